@@ -1,0 +1,5 @@
+//! Raw bindings to libibverbs and librdmacm, loaded at run time.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, non_snake_case)]
+#[path = "bindings/x86_64.rs"]
+mod bindings;
+pub use bindings::*;

@@ -1,0 +1,1 @@
+//! A pool of registered memory made for scatter/gather work requests

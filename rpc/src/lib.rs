@@ -1,0 +1,1 @@
+//! Blocking, thread-per-core RPC over RDMA

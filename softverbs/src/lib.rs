@@ -1,0 +1,1 @@
+//! A verbs device in user space: RDMA semantics on any Linux machine

@@ -1,0 +1,1 @@
+//! A safe, fast RDMA stack.

@@ -1,0 +1,1 @@
+//! Safe verbs: lifetime- and ownership-checked RDMA
