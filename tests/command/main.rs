@@ -1,0 +1,1 @@
+//! The `verbatim` command, run as its users run it.
