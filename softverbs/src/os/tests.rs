@@ -1,0 +1,1 @@
+//! Tests that need two real processes.
