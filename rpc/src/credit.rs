@@ -1,0 +1,268 @@
+//! Who may send when: credits, without I/O.
+//!
+//! A receiver that has no entry posted makes the sender's queue pair fail (the connections run
+//! with `rnr_retry` 0), so a sender may only send what it knows an entry for. Each end keeps one
+//! [`Credits`]; the numbers are cumulative, so a message that tells them twice, or late, does no
+//! harm, and they travel in every header.
+//!
+//! ```text
+//!   told by the peer: posted by the peer since the start      told to the peer: posted here
+//!   |<------------- sent ------------->|<--- available --->|
+//!                                       answers | reserve    (not for requests)
+//! ```
+//!
+//! What holds, and is asserted in debug builds:
+//!
+//! * **I1** A message that consumes a receive entry is sent only while `sent < told`. The last
+//!   [`CONTROL_RESERVE`] entries are for control messages; at most that many of them are on their
+//!   way unacknowledged, so that control messages alone never use up the entries. Those that
+//!   return credits can use all of the reserve, others half: credits must get through, because the
+//!   peer may be waiting for just them.
+//! * **I2** An answer never waits. Whoever sends requests keeps at most
+//!   `own window - CONTROL_RESERVE` of them unanswered and tells, in each, how many entries it has
+//!   posted; so the receiver of a request has an entry for its answer at that moment and
+//!   *promises* it away. Its own requests leave alone as many entries as the peer has slots. A
+//!   request for which there is no entry is a violation, and ends the connection.
+//! * **I7** Credits return with any message. When half the window is owed for ordinary messages
+//!   and nothing goes the other way, one control message returns them. Entries that control
+//!   messages used are returned by the next message of another kind, never by a control message
+//!   of their own: two idle ends would otherwise acknowledge each other for ever.
+//! * **I9** An entry counts as posted only after it has been posted again.
+//!
+//! Room in the send queue is another matter (I3) and is accounted for by the queue itself.
+
+/// Receive entries that ordinary messages leave to control messages.
+pub const CONTROL_RESERVE: u32 = 4;
+
+/// Smallest window: below it, credits that are owed for control messages could hold up a request
+/// although nothing else is on its way.
+pub const WINDOW_MIN: u32 = 4 * CONTROL_RESERVE;
+
+/// Largest window that can be agreed upon.
+pub const WINDOW_MAX: u32 = 4096;
+
+/// What a message is to the account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Needs an entry beyond the reserve.
+    Request,
+    /// Uses the entry promised to its request.
+    Answer,
+    /// Returns credits; may use the whole reserve.
+    Credit,
+    /// Anything else that is not worth an entry of its own; may use half the reserve.
+    Control,
+}
+
+impl Class {
+    /// How many entries of the reserve messages of this class may have on their way.
+    fn share(self) -> usize {
+        match self {
+            Class::Request | Class::Answer => 0,
+            Class::Credit => CONTROL_RESERVE as usize,
+            Class::Control => CONTROL_RESERVE as usize / 2,
+        }
+    }
+
+    /// Whether this is one of the classes that live on the reserve.
+    pub fn is_control(self) -> bool {
+        self.share() > 0
+    }
+}
+
+/// How the peer broke the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreditError {
+    /// The peer says that it posted more entries than messages were sent to it, or fewer than
+    /// before.
+    #[error("peer's credit counter moved by {by}, at most {most} are possible")]
+    Counter {
+        /// By how much it moved.
+        by: u32,
+        /// By how much it could.
+        most: u32,
+    },
+    /// More messages arrived than there were entries.
+    #[error("more messages than receive entries")]
+    Overrun,
+    /// A request arrived that leaves no entry for its answer.
+    #[error("request without room for its answer")]
+    NoReplyRoom,
+}
+
+/// One end's account of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Credits {
+    peer_window: u32,
+    peer_slots: u32,
+    told_by_peer: u64,
+    sent: u64,
+    promised: u32,
+    control_sent: ControlInFlight,
+
+    window: u32,
+    received: u64,
+    posted: u64,
+    told_to_peer: u64,
+    owed: u32,
+}
+
+impl Credits {
+    /// The account of an end that has posted `window` entries, with a peer that has posted
+    /// `peer_window` and keeps at most `peer_slots` requests of its own unanswered.
+    ///
+    /// Both are clamped by the handshake to [`WINDOW_MIN`]`..=`[`WINDOW_MAX`].
+    pub fn new(window: u32, peer_window: u32, peer_slots: u32) -> Credits {
+        debug_assert!((WINDOW_MIN..=WINDOW_MAX).contains(&window));
+        debug_assert!((WINDOW_MIN..=WINDOW_MAX).contains(&peer_window));
+        Credits {
+            peer_window,
+            peer_slots,
+            told_by_peer: u64::from(peer_window),
+            sent: 0,
+            promised: 0,
+            control_sent: ControlInFlight::default(),
+            window,
+            received: 0,
+            posted: u64::from(window),
+            told_to_peer: u64::from(window),
+            owed: 0,
+        }
+    }
+
+    /// Most requests that may be unanswered at once between two windows (I2), when only one end
+    /// makes requests.
+    ///
+    /// Where both do, each must be left with a request's worth of credits while less than half a
+    /// window is owed to it: at most `window / 2 - 2 * CONTROL_RESERVE` slots on each side.
+    pub fn slots(requester_window: u32, responder_window: u32) -> u32 {
+        let replies = requester_window.saturating_sub(CONTROL_RESERVE);
+        // Twice the reserve: what is kept for control, and what control may be owed.
+        let requests = responder_window.saturating_sub(2 * CONTROL_RESERVE);
+        replies.min(requests).max(1)
+    }
+
+    /// Entries of the peer that are known to be free.
+    pub fn available(&self) -> u32 {
+        // At most the peer's window, by the check in `received`.
+        (self.told_by_peer - self.sent) as u32
+    }
+
+    /// Whether a message of this class may be sent now.
+    pub fn may_send(&self, class: Class) -> bool {
+        match class {
+            Class::Request => self.available() > self.peer_slots + CONTROL_RESERVE,
+            Class::Answer => self.promised > 0,
+            Class::Credit | Class::Control => {
+                let on_their_way = self
+                    .control_sent
+                    .unacknowledged(self.told_by_peer, self.peer_window);
+                self.available() > self.promised && on_their_way < class.share()
+            }
+        }
+    }
+
+    /// Accounts for a message that is being posted, and returns the counter for its header.
+    ///
+    /// Call it only after [`may_send`](Self::may_send) said yes.
+    pub fn send(&mut self, class: Class) -> u32 {
+        debug_assert!(self.may_send(class), "I1/I2: {class:?} without credit");
+        debug_assert!(self.available() > 0, "I1: {class:?} without an entry");
+        match class {
+            Class::Request => {}
+            Class::Answer => self.promised -= 1,
+            Class::Credit | Class::Control => {
+                let seq = self.sent;
+                self.control_sent
+                    .push(seq, self.told_by_peer, self.peer_window);
+            }
+        }
+        self.sent += 1;
+        self.told_to_peer = self.posted;
+        self.owed = 0;
+        self.posted as u32
+    }
+
+    /// Accounts for a message that has arrived with this counter in its header.
+    ///
+    /// # Errors
+    /// [`CreditError`] when the peer cannot have said that; nothing has changed then.
+    pub fn receive(&mut self, class: Class, counter: u32) -> Result<(), CreditError> {
+        if self.received == self.posted {
+            return Err(CreditError::Overrun);
+        }
+        let by = counter.wrapping_sub(self.told_by_peer as u32);
+        let most = self.sent + u64::from(self.peer_window) - self.told_by_peer;
+        if u64::from(by) > most {
+            return Err(CreditError::Counter {
+                by,
+                most: most as u32,
+            });
+        }
+        if class == Class::Request {
+            let available = self.available() + by;
+            if available <= self.promised || self.promised >= self.peer_slots {
+                return Err(CreditError::NoReplyRoom);
+            }
+            self.promised += 1;
+        }
+        self.told_by_peer += u64::from(by);
+        self.received += 1;
+        debug_assert!(self.told_by_peer <= self.sent + u64::from(self.peer_window));
+        Ok(())
+    }
+
+    /// Accounts for an entry that has been posted again after a message of `class` (I9).
+    pub fn reposted(&mut self, class: Class) {
+        debug_assert!(
+            self.posted < self.received + u64::from(self.window),
+            "I9: more entries than the window"
+        );
+        self.posted += 1;
+        if !class.is_control() {
+            self.owed += 1;
+        }
+    }
+
+    /// Whether a control message should return credits, if one may be sent (I7).
+    pub fn must_return(&self) -> bool {
+        self.owed >= self.window / 2
+    }
+
+    /// Answers that are promised and not sent.
+    pub fn promised(&self) -> u32 {
+        self.promised
+    }
+}
+
+/// Sequence numbers of control messages that the peer has not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct ControlInFlight {
+    seqs: [u64; CONTROL_RESERVE as usize],
+    len: u8,
+}
+
+impl ControlInFlight {
+    /// How many of them the counter does not cover.
+    fn unacknowledged(&self, told: u64, window: u32) -> usize {
+        // The entry of message `s` is free again once `window + s + 1` have been posted.
+        let seqs = &self.seqs[..usize::from(self.len)];
+        seqs.iter()
+            .filter(|&&seq| told < u64::from(window) + seq + 1)
+            .count()
+    }
+
+    fn push(&mut self, seq: u64, told: u64, window: u32) {
+        let keep = self.unacknowledged(told, window);
+        let first = usize::from(self.len) - keep;
+        // Ascending, and acknowledged from the front.
+        self.seqs.copy_within(first..first + keep, 0);
+        self.seqs[keep] = seq;
+        self.seqs[keep + 1..].fill(0);
+        self.len = keep as u8 + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The handshake on the TCP control connection: pure encoding and agreement, no I/O.
+//!
+//! ```text
+//!   client                                  server
+//!   create QP, post receives
+//!   Hello {paths, limits, endpoint}  ---->
+//!                                           create QP, post receives, RTR, RTS
+//!                                    <----  Welcome {paths chosen, limits, endpoint}
+//!   RTR, RTS                                or Refuse {code, text}
+//!   first request over the queue pair
+//! ```
+//!
+//! Both ends post their receives before the other learns the queue pair's number, and the server
+//! says nothing on it before the first request. Each end clamps what the other says to its own
+//! limits and refuses what makes no sense; a frame is at most [`FRAME_MAX`] bytes, and its length
+//! is checked before anything is read. Afterwards the connection stays open: a [`Goodbye`] or its
+//! end tells that the peer is gone.
+
+mod agree;
+mod frame;
+
+pub use agree::{Limits, Terms, accept, confirm};
+pub use frame::{
+    Accumulator, FRAME_MAX, Frame, Goodbye, Hello, PREFIX_LEN, Refusal, RefusalCode, Welcome,
+};
+
+/// How requests travel. A connection uses one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum RequestPath {
+    /// As SENDs into posted receive entries.
+    Send = 0,
+}
+
+/// How answers travel. Chosen independently of the request path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum ReplyPath {
+    /// As SENDs into posted receive entries.
+    Send = 0,
+}
+
+impl RequestPath {
+    /// The bit of this path in the bitmap that a client offers.
+    pub fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    pub(crate) fn from_u8(value: u8) -> Option<RequestPath> {
+        (value == RequestPath::Send as u8).then_some(RequestPath::Send)
+    }
+}
+
+impl ReplyPath {
+    /// The bit of this path in the bitmap that a client offers.
+    pub fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    pub(crate) fn from_u8(value: u8) -> Option<ReplyPath> {
+        (value == ReplyPath::Send as u8).then_some(ReplyPath::Send)
+    }
+}
+
+/// Why what the peer said on the control connection cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The peer does not speak this protocol at all.
+    #[error("not this protocol: the peer opened with {0:02x?}")]
+    Magic([u8; 4]),
+    /// The peer speaks another version.
+    #[error("peer speaks version {0} of the protocol, this end {version}", version = frame::VERSION)]
+    Version(u16),
+    /// A frame of a kind that is unknown or has no place here.
+    #[error("frame of kind {0} has no place here")]
+    Kind(u8),
+    /// A frame longer than any can be.
+    #[error("frame of {0} bytes, at most {FRAME_MAX} are possible")]
+    Length(usize),
+    /// A frame whose contents are not what its kind asks for.
+    #[error("malformed frame: {0}")]
+    Malformed(&'static str),
+    /// A number outside of what can be agreed upon.
+    #[error("{what} of {value} is out of range ({range})")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// What the peer said.
+        value: u64,
+        /// What would do.
+        range: &'static str,
+    },
+    /// No path in common.
+    #[error("no {0} path in common")]
+    NoPath(&'static str),
+}

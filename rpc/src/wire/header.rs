@@ -1,0 +1,315 @@
+//! The fixed header in front of every message.
+
+use super::{HEADER_LEN, MAX_PIECES, PIECE_LEN, VERSION, WireError, u16_at, u32_at, u64_at};
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A call: the body is its payload.
+    Request = 1,
+    /// The answer to a call.
+    Reply = 2,
+    /// The handler refused the call: `code` says why, the body is a text.
+    Error = 3,
+    /// The call was not started, and will not be: `code` says why, the body is a text.
+    NotStarted = 4,
+    /// Nothing but the credit counter that every header carries. Control.
+    Credit = 16,
+    /// Leases of replies are released: the body is a bitmap of slots. Control.
+    Release = 17,
+}
+
+impl Kind {
+    fn from_u8(value: u8) -> Option<Kind> {
+        Some(match value {
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Error,
+            4 => Kind::NotStarted,
+            16 => Kind::Credit,
+            17 => Kind::Release,
+            _ => return None,
+        })
+    }
+
+    /// True for messages that live on the reserved entries and are never acknowledged by one of
+    /// their own kind.
+    pub fn is_control(self) -> bool {
+        matches!(self, Kind::Credit | Kind::Release)
+    }
+
+    /// True for messages that answer a request.
+    pub fn is_answer(self) -> bool {
+        matches!(self, Kind::Reply | Kind::Error | Kind::NotStarted)
+    }
+}
+
+/// A slot and which use of it is meant.
+///
+/// Slots are numbered from 0; the generation grows by one with every use and wraps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SlotId {
+    /// Which slot.
+    pub index: u32,
+    /// Which use of it.
+    pub generation: u32,
+}
+
+/// The header, decoded.
+///
+/// ```text
+///  0 version  1 kind  2 method (u16)  4 code (u16)  6 flags (u16, reserved: 0)
+///  8 slot (u32)      12 generation (u32)
+/// 16 remaining (u32) 20 credit (u32)
+/// 24 inline (u32)    28 pieces (u16)  30 reserved (u16): 0
+/// 32 body (u64)
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// The method of a request; 0 otherwise.
+    pub method: u16,
+    /// The code of an error; 0 otherwise.
+    pub code: u16,
+    /// The slot of a request and of its answer; zero in control messages.
+    pub slot: SlotId,
+    /// Time the caller still has, in microseconds; 0 is without a limit, `u32::MAX` that or more.
+    pub remaining_us: u32,
+    /// Receive entries that the sender has posted since the connection was made, modulo 2^32.
+    pub credit: u32,
+    /// Bytes of the body that are in this message.
+    pub inline_len: u32,
+    /// Pieces that follow the header; 0 when the whole body is inline.
+    pub pieces: u16,
+    /// Length of the whole body in bytes.
+    pub body_len: u64,
+}
+
+impl Header {
+    /// A header of this kind with everything else zero.
+    pub fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            method: 0,
+            code: 0,
+            slot: SlotId::default(),
+            remaining_us: 0,
+            credit: 0,
+            inline_len: 0,
+            pieces: 0,
+            body_len: 0,
+        }
+    }
+
+    /// Writes the header into the first [`HEADER_LEN`] bytes of `out`.
+    pub fn encode(&self, out: &mut [u8; HEADER_LEN]) {
+        out[0] = VERSION;
+        out[1] = self.kind as u8;
+        out[2..4].copy_from_slice(&self.method.to_le_bytes());
+        out[4..6].copy_from_slice(&self.code.to_le_bytes());
+        out[6..8].fill(0);
+        out[8..12].copy_from_slice(&self.slot.index.to_le_bytes());
+        out[12..16].copy_from_slice(&self.slot.generation.to_le_bytes());
+        out[16..20].copy_from_slice(&self.remaining_us.to_le_bytes());
+        out[20..24].copy_from_slice(&self.credit.to_le_bytes());
+        out[24..28].copy_from_slice(&self.inline_len.to_le_bytes());
+        out[28..30].copy_from_slice(&self.pieces.to_le_bytes());
+        out[30..32].fill(0);
+        out[32..40].copy_from_slice(&self.body_len.to_le_bytes());
+    }
+
+    /// Reads the header of a whole message, `message.len()` being what the completion said.
+    ///
+    /// # Errors
+    /// [`WireError`] when the bytes are no header, or when the message is not exactly as long as
+    /// its header says.
+    pub fn decode(message: &[u8]) -> Result<Header, WireError> {
+        let Some(fixed) = message.first_chunk::<HEADER_LEN>() else {
+            return Err(WireError::Short {
+                have: message.len(),
+                need: HEADER_LEN,
+            });
+        };
+        // One copy: the checks below and the use afterwards see the same bytes.
+        let b: [u8; HEADER_LEN] = *fixed;
+        if b[0] != VERSION {
+            return Err(WireError::Version(b[0]));
+        }
+        let kind = Kind::from_u8(b[1]).ok_or(WireError::Kind(b[1]))?;
+        if u16_at(&b, 6) != 0 {
+            return Err(WireError::Reserved("flags"));
+        }
+        if u16_at(&b, 30) != 0 {
+            return Err(WireError::Reserved("at 30"));
+        }
+        let header = Header {
+            kind,
+            method: u16_at(&b, 2),
+            code: u16_at(&b, 4),
+            slot: SlotId {
+                index: u32_at(&b, 8),
+                generation: u32_at(&b, 12),
+            },
+            remaining_us: u32_at(&b, 16),
+            credit: u32_at(&b, 20),
+            inline_len: u32_at(&b, 24),
+            pieces: u16_at(&b, 28),
+            body_len: u64_at(&b, 32),
+        };
+        if usize::from(header.pieces) > MAX_PIECES {
+            return Err(WireError::Pieces(header.pieces));
+        }
+        let need = header.message_len();
+        if message.len() < need {
+            return Err(WireError::Short {
+                have: message.len(),
+                need,
+            });
+        }
+        if message.len() > need {
+            return Err(WireError::Trailing {
+                have: message.len(),
+                need,
+            });
+        }
+        if header.pieces == 0 && header.body_len != u64::from(header.inline_len) {
+            return Err(WireError::Sum {
+                pieces: u64::from(header.inline_len),
+                header: header.body_len,
+            });
+        }
+        if kind.is_control() && header.pieces != 0 {
+            return Err(WireError::Control);
+        }
+        Ok(header)
+    }
+
+    /// Length of the message that starts with this header, in bytes.
+    pub fn message_len(&self) -> usize {
+        HEADER_LEN + usize::from(self.pieces) * PIECE_LEN + self.inline_len as usize
+    }
+
+    /// Where the inline bytes of the message begin.
+    pub fn inline_start(&self) -> usize {
+        HEADER_LEN + usize::from(self.pieces) * PIECE_LEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kinds() -> impl Strategy<Value = Kind> {
+        prop_oneof![
+            Just(Kind::Request),
+            Just(Kind::Reply),
+            Just(Kind::Error),
+            Just(Kind::NotStarted),
+            Just(Kind::Credit),
+            Just(Kind::Release),
+        ]
+    }
+
+    prop_compose! {
+        fn headers()(
+            kind in kinds(), method: u16, code: u16, index: u32, generation: u32,
+            remaining_us: u32, credit: u32, inline_len in 0u32..300,
+        ) -> Header {
+            Header {
+                kind, method, code, slot: SlotId { index, generation }, remaining_us, credit,
+                inline_len, pieces: 0, body_len: u64::from(inline_len),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(header in headers()) {
+            let mut message = vec![0xAA; header.message_len()];
+            header.encode(message.first_chunk_mut().unwrap());
+            prop_assert_eq!(Header::decode(&message), Ok(header));
+        }
+
+        #[test]
+        fn every_cut_and_every_addition_is_refused(header in headers(), cut in 1usize..400) {
+            let mut message = vec![0; header.message_len()];
+            header.encode(message.first_chunk_mut().unwrap());
+            let short = &message[..message.len().saturating_sub(cut)];
+            let refused = matches!(Header::decode(short), Err(WireError::Short { .. }));
+            prop_assert!(refused);
+            message.extend(std::iter::repeat_n(0, cut));
+            let refused = matches!(Header::decode(&message), Err(WireError::Trailing { .. }));
+            prop_assert!(refused);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = Header::decode(&bytes);
+        }
+
+        #[test]
+        fn arbitrary_bytes_behind_a_good_start(
+            mut bytes in proptest::collection::vec(any::<u8>(), 40..600), kind in kinds(),
+        ) {
+            bytes[0] = VERSION;
+            bytes[1] = kind as u8;
+            bytes[6..8].fill(0);
+            bytes[30..32].fill(0);
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert_eq!(header.message_len(), bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn layout_is_fixed() {
+        let header = Header {
+            kind: Kind::Request,
+            method: 0x0201,
+            code: 0x0403,
+            slot: SlotId {
+                index: 0x0807_0605,
+                generation: 0x0c0b_0a09,
+            },
+            remaining_us: 0x100f_0e0d,
+            credit: 0x1413_1211,
+            inline_len: 0,
+            pieces: 0,
+            body_len: 0,
+        };
+        let mut out = [0xFF; HEADER_LEN];
+        header.encode(&mut out);
+        assert_eq!(
+            out,
+            [
+                1, 1, 1, 2, 3, 4, 0, 0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            ]
+        );
+    }
+
+    #[test]
+    fn reserved_bits_and_kinds_are_checked() {
+        let mut out = [0; HEADER_LEN];
+        Header::new(Kind::Credit).encode(&mut out);
+        for (at, error) in [
+            (0, WireError::Version(0x81)),
+            (1, WireError::Kind(0x90)),
+            (6, WireError::Reserved("flags")),
+            (31, WireError::Reserved("at 30")),
+        ] {
+            let mut bad = out;
+            bad[at] ^= 0x80;
+            assert_eq!(Header::decode(&bad), Err(error));
+        }
+        let mut bad = out;
+        bad[28] = 17;
+        assert_eq!(Header::decode(&bad), Err(WireError::Pieces(17)));
+        let mut bad = out;
+        bad[32] = 1;
+        assert!(matches!(Header::decode(&bad), Err(WireError::Sum { .. })));
+    }
+}
