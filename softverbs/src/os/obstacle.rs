@@ -36,8 +36,8 @@ pub fn find(pid: u32) -> Obstacle {
     {
         return Obstacle::OtherUser { theirs, mine };
     }
-    // The kernel gives the /proc folder of a process that is not dumpable to root, proc(5).
-    if let Ok(folder) = fs::metadata(format!("/proc/{pid}"))
+    // The kernel gives the files in /proc of a process that is not dumpable to root, proc(5).
+    if let Ok(folder) = fs::metadata(format!("/proc/{pid}/fd"))
         && folder.uid() != mine
     {
         return Obstacle::NotDumpable;

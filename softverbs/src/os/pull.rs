@@ -7,6 +7,7 @@
 //! The number names whatever the owner has there now, so the file is looked at before it is opened: opening a wrong
 //! one could already have effects (a FIFO, a terminal, a device).
 
+use super::during;
 use super::incarnation::Incarnation;
 use super::obstacle;
 use std::ffi::CString;
@@ -103,7 +104,12 @@ pub fn pull(owner: Incarnation, fd: i32, expect: FileId, access: Access) -> io::
         &format!("/proc/self/fd/{}", place.as_raw_fd()),
         mode | libc::O_NONBLOCK | libc::O_NOCTTY,
     )
-    .map_err(|error| refused(pid, fd, error))
+    .map_err(|error| {
+        during(
+            &format!("descriptor {fd} of process {pid}, which this process may see"),
+            error,
+        )
+    })
 }
 
 fn open(path: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
