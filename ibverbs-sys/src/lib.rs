@@ -1,4 +1,17 @@
 //! Raw bindings to libibverbs and librdmacm, loaded at run time.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("libibverbs and its kernel interface exist on Linux only");
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", feature = "bindgen")))]
+compile_error!(
+    "no bindings are checked in for this architecture: enable the feature `bindgen` of verbatim-ibverbs-sys, which makes them \
+     from the installed headers of libibverbs and librdmacm"
+);
+
+#[allow(non_camel_case_types)]
+mod alias;
+mod api;
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -8,12 +21,10 @@
     clippy::all,
     clippy::undocumented_unsafe_blocks
 )]
-#[path = "bindings/x86_64.rs"]
-#[rustfmt::skip]
 mod bindings;
-mod api;
 pub mod inline;
 mod symbols;
 
+pub use alias::*;
 pub use api::Api;
 pub use bindings::*;

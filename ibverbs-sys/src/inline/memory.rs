@@ -4,10 +4,8 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use super::{Unsupported, direct, extended, filled};
 use crate::Api;
+use crate::alias::*;
 use crate::bindings::*;
-
-/// Access flags that a kernel may ignore (bits 20 to 29), such as `IBV_ACCESS_RELAXED_ORDERING`.
-pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
 
 /// Registers memory for `access` (bits of `ibv_access_flags`). NULL and errno on failure.
 ///
@@ -133,7 +131,7 @@ extended! {
     /// Advice about ranges of registered memory, such as to prefetch them. Returns an errno.
     fn ibv_advise_mr(
         pd: *mut ibv_pd,
-        advice: ib_uverbs_advise_mr_advice,
+        advice: ibv_advise_mr_advice,
         flags: u32,
         sg_list: *mut ibv_sge,
         num_sge: u32,
