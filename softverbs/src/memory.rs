@@ -205,3 +205,154 @@ pub(crate) fn map_peer(fd: OwnedFd, len: u64, kind: Kind) -> io::Result<PeerMapp
     let (_, _, mapping) = SealedFile::attach(fd, len, writable)?.into_parts();
     Ok(PeerMapping { mapping })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    fn duplicate(backing: &Backing) -> OwnedFd {
+        backing.fd.try_clone().unwrap()
+    }
+
+    #[test]
+    fn lengths_are_rounded_up_to_pages_and_zero_is_refused() {
+        let page = crate::os::memfd::whole_pages(1).unwrap();
+        for (asked, got) in [(1, page), (page, page), (page + 1, 2 * page)] {
+            let file = MemoryFile::create(asked, Kind::Private).unwrap();
+            assert_eq!(file.len(), got);
+            assert_eq!(file.as_ptr().addr() % page, 0);
+        }
+        for impossible in [0, usize::MAX, usize::MAX - page, isize::MAX as usize + 1] {
+            let error = MemoryFile::create(impossible, Kind::Private).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                io::ErrorKind::InvalidInput,
+                "{impossible}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_than_the_address_space_names_the_failed_step() {
+        let error = MemoryFile::create(1 << 60, Kind::Exposed).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{error}");
+        assert!(error.to_string().contains("mmap"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_zeroed_and_writable_by_its_owner_whatever_its_kind() {
+        for kind in [Kind::Private, Kind::Readable, Kind::Receive, Kind::Exposed] {
+            let file = MemoryFile::create(4096, kind).unwrap();
+            assert_eq!(file.kind(), kind);
+            // SAFETY: the memory is ours, `len` bytes long, and no peer knows it.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(file.as_ptr(), file.len()) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            bytes.fill(1);
+            assert_eq!(Kind::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(Kind::from_code(4), None);
+    }
+
+    #[test]
+    fn ranges_inside_are_found_and_others_are_not() {
+        let file = MemoryFile::create(8192, Kind::Receive).unwrap();
+        let (base, len) = (file.as_ptr().addr(), file.len());
+        for (offset, part) in [(0, len), (1, 1), (len - 1, 1), (5, len - 5), (7, 0)] {
+            let found = lookup(base + offset, part).unwrap();
+            assert_eq!(found.offset, offset as u64);
+            assert_eq!(found.file_len, len as u64);
+            assert_eq!(found.kind, Kind::Receive);
+            assert_eq!(FileId::of(&*found.fd).unwrap(), found.id);
+        }
+        for (addr, part) in [
+            (base, len + 1),
+            (base + 1, len),
+            (base + 1, usize::MAX),
+            (base - 1, 2),
+            (8, 1),
+        ] {
+            assert!(lookup(addr, part).is_none(), "{addr:#x} {part}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_file_is_not_inside_even_if_another_follows() {
+        let files: Vec<_> = (0..8)
+            .map(|_| MemoryFile::create(4096, Kind::Exposed).unwrap())
+            .collect();
+        for file in &files {
+            let (base, len) = (file.as_ptr().addr(), file.len());
+            assert!(lookup(base, len + 1).is_none());
+            assert!(lookup(base + len - 1, 2).is_none());
+            let after = lookup(base + len, 0).map(|found| found.serial);
+            assert_ne!(after, Some(lookup(base, len).unwrap().serial));
+        }
+    }
+
+    #[test]
+    fn a_dropped_file_is_forgotten_but_a_backing_keeps_it_open() {
+        let file = MemoryFile::create(4096, Kind::Exposed).unwrap();
+        // SAFETY: the memory is ours and at least a page long.
+        unsafe { file.as_ptr().write(9) };
+        let addr = file.as_ptr().addr();
+        let backing = lookup(addr, 4096).unwrap();
+        drop(file);
+        // Another test's file may be at the address by now, but not this one.
+        let now = lookup(addr, 1).map(|found| found.serial);
+        assert_ne!(now, Some(backing.serial));
+        let mapping = map_peer(duplicate(&backing), 4096, Kind::Exposed).unwrap();
+        // SAFETY: the mapping is at least a page long and nobody writes to it.
+        assert_eq!(unsafe { mapping.as_ptr().read() }, 9);
+    }
+
+    #[test]
+    fn a_peer_file_of_another_size_or_kind_is_not_mapped() {
+        let file = MemoryFile::create(8192, Kind::Exposed).unwrap();
+        let backing = lookup(file.as_ptr().addr(), 1).unwrap();
+        for len in [0, 1, 4096, 8193, u64::MAX] {
+            let error = map_peer(duplicate(&backing), len, Kind::Exposed).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{len}: {error}");
+        }
+        let mapping = map_peer(duplicate(&backing), 8192, Kind::Exposed).unwrap();
+        assert!(mapping.writable() && mapping.len() == 8192);
+        let mapping = map_peer(duplicate(&backing), 8192, Kind::Readable).unwrap();
+        assert!(!mapping.writable());
+        let error = map_peer(duplicate(&backing), 8192, Kind::Private).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+
+        // A peer that claims its readable memory to be exposed gets nobody to write to it.
+        let file = MemoryFile::create(8192, Kind::Readable).unwrap();
+        let backing = lookup(file.as_ptr().addr(), 1).unwrap();
+        let error = map_peer(duplicate(&backing), 8192, Kind::Exposed).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_file_that_can_be_truncated_is_not_mapped() {
+        let unsealed = |seals: libc::c_int| {
+            // SAFETY: the name is NUL-terminated; the descriptor made is fresh and given to `File`.
+            let file = unsafe {
+                let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+                File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags))
+            };
+            file.set_len(4096).unwrap();
+            // SAFETY: takes two integers.
+            assert_eq!(
+                unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
+                0
+            );
+            OwnedFd::from(file)
+        };
+        for seals in [0, libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_SEAL] {
+            let error = map_peer(unsealed(seals), 4096, Kind::Exposed).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{seals}: {error}");
+        }
+        let fixed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        map_peer(unsealed(fixed), 4096, Kind::Exposed).unwrap();
+        let plain = File::open("/proc/self/exe").unwrap();
+        let error = map_peer(plain.into(), 4096, Kind::Readable).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    }
+}

@@ -53,19 +53,8 @@ pub unsafe fn write_last_word_last(
     remote: u64,
     len: usize,
 ) -> io::Result<()> {
-    let Some(last) = (len as u64).checked_sub(1) else {
-        return Ok(());
-    };
-    let Some(last) = remote.checked_add(last) else {
-        return Err(io::Error::from_raw_os_error(libc::EFAULT));
-    };
-    let word = (last & !7).max(remote);
-    let head = (word - remote) as usize;
-    let from = [segment(local as u64, len)];
-    let to = [segment(remote, head), segment(word, len - head)];
-    let to = if head == 0 { &to[1..] } else { &to[..] };
-    // SAFETY: `to` is [remote, remote + len) cut in two, the caller's to write; `local` is readable for `len` bytes.
-    unsafe { write_to(pid, &from, to) }
+    // SAFETY: the caller's promises are those the function asks for.
+    unsafe { last_word_last(libc::process_vm_writev, pid, local, remote, len) }
 }
 
 /// An iovec from numbers; the address need not mean anything in this process.
@@ -151,6 +140,30 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
     libc::c_ulong,
 ) -> libc::ssize_t;
+
+/// # Safety
+/// As [`write_last_word_last`].
+unsafe fn last_word_last(
+    call: Call,
+    pid: u32,
+    local: *const u8,
+    remote: u64,
+    len: usize,
+) -> io::Result<()> {
+    let Some(last) = (len as u64).checked_sub(1) else {
+        return Ok(());
+    };
+    let Some(last) = remote.checked_add(last) else {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    };
+    let word = (last & !7).max(remote);
+    let head = (word - remote) as usize;
+    let from = [segment(local as u64, len)];
+    let to = [segment(remote, head), segment(word, len - head)];
+    let to = if head == 0 { &to[1..] } else { &to[..] };
+    // SAFETY: `to` is [remote, remote + len) cut in two, the caller's to write; `local` is readable for `len` bytes.
+    unsafe { transfer(call, pid, &from, to) }
+}
 
 /// Segments handed to the kernel in one call, once lists have to be cut. At most IOV_MAX (1024).
 const WINDOW: usize = 64;
@@ -250,5 +263,202 @@ impl<'a> Cursor<'a> {
             first.iov_len -= self.offset;
         }
         &window[..count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn me() -> u32 {
+        std::process::id()
+    }
+
+    /// Cuts `bytes` into segments of these lengths; the rest is one more.
+    fn cut(bytes: &mut [u8], lengths: &[usize]) -> Vec<iovec> {
+        let mut list = Vec::new();
+        let (base, mut at) = (bytes.as_mut_ptr() as u64, 0);
+        for &len in lengths {
+            let len = len.min(bytes.len() - at);
+            list.push(segment(base + at as u64, len));
+            at += len;
+        }
+        list.push(segment(base + at as u64, bytes.len() - at));
+        list
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn lists_cut_differently_carry_the_same_bytes(
+            len in 0usize..5000,
+            ours in proptest::collection::vec(0usize..100, 0..200),
+            theirs in proptest::collection::vec(0usize..100, 0..200),
+        ) {
+            let mut from = pattern(len);
+            let expect = from.clone();
+            let mut to = vec![0; len];
+            let (local, remote) = (cut(&mut from, &ours), cut(&mut to, &theirs));
+            // SAFETY: the lists cover the two vectors, used by nothing else during the call.
+            unsafe { write_to(me(), &local, &remote) }.unwrap();
+            prop_assert_eq!(&to, &expect);
+            from.fill(0);
+            let (local, remote) = (cut(&mut from, &ours), cut(&mut to, &theirs));
+            // SAFETY: as above.
+            unsafe { read_from(me(), &local, &remote) }.unwrap();
+            prop_assert_eq!(&from, &expect);
+        }
+
+        #[test]
+        fn a_cursor_is_where_that_many_bytes_end(
+            lengths in proptest::collection::vec(0usize..5, 0..100),
+            steps in proptest::collection::vec(0usize..7, 0..50),
+        ) {
+            let mut bytes = vec![0u8; lengths.iter().sum()];
+            let base = bytes.as_mut_ptr() as u64;
+            let list = cut(&mut bytes, &lengths);
+            let (mut cursor, mut done) = (Cursor::new(&list), 0);
+            for step in steps {
+                let step = step.min(bytes.len() - done);
+                cursor.advance(step);
+                done += step;
+                let mut window = [segment(0, 0); WINDOW];
+                let window = cursor.window(&mut window);
+                if done < bytes.len() {
+                    prop_assert_eq!(window[0].iov_base as u64, base + done as u64);
+                    prop_assert!(window[0].iov_len > 0);
+                }
+                if window.len() < WINDOW {
+                    prop_assert_eq!(length(window), Some(bytes.len() - done));
+                }
+            }
+        }
+
+        #[test]
+        fn writing_the_last_word_last_writes_all(start in 0usize..24, len in 0usize..200) {
+            let from = pattern(len);
+            let mut to = vec![0u8; 256];
+            let remote = &raw mut to[start] as u64;
+            // SAFETY: `start + len` is less than 256; both vectors are used by nothing else during the call.
+            unsafe { write_last_word_last(me(), from.as_ptr(), remote, len) }.unwrap();
+            prop_assert_eq!(&to[start..start + len], &from[..]);
+            prop_assert!(to[..start].iter().chain(&to[start + len..]).all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn more_segments_than_one_call_takes_are_no_limit() {
+        let mut from = pattern(3 * IOV_MAX);
+        let mut to = vec![0; 3 * IOV_MAX];
+        let ones = vec![1; 3 * IOV_MAX];
+        let (local, remote) = (cut(&mut from, &ones), cut(&mut to, &[]));
+        // SAFETY: the lists cover the two vectors, used by nothing else during the call.
+        unsafe { write_to(me(), &local, &remote) }.unwrap();
+        assert_eq!(from, to);
+    }
+
+    /// A call that transfers a few bytes at a time, as the kernel may.
+    unsafe extern "C" fn stingy(
+        _: libc::pid_t,
+        local: *const iovec,
+        _: libc::c_ulong,
+        remote: *const iovec,
+        _: libc::c_ulong,
+        _: libc::c_ulong,
+    ) -> libc::ssize_t {
+        // SAFETY: the caller passes lists with at least one segment each; empty ones come only at a list's start.
+        let (local, remote) = unsafe { (&*local, &*remote) };
+        let len = local.iov_len.min(remote.iov_len).min(3);
+        let (from, to) = (local.iov_base.cast::<u8>(), remote.iov_base.cast::<u8>());
+        // SAFETY: both segments have at least `len` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        len as libc::ssize_t
+    }
+
+    #[test]
+    fn partial_transfers_are_continued() {
+        let mut from = pattern(1000);
+        let mut to = vec![0; 1000];
+        let (local, remote) = (cut(&mut from, &[5, 100, 7]), cut(&mut to, &[50, 1, 1]));
+        // SAFETY: the lists cover the two vectors, used by nothing else during the call.
+        unsafe { transfer(stingy, me(), &local, &remote) }.unwrap();
+        assert_eq!(from, to);
+    }
+
+    #[test]
+    fn lists_of_different_length_are_refused() {
+        let mut bytes = [0u8; 16];
+        let (local, remote) = (cut(&mut bytes[..8], &[]), [segment(0, 9)]);
+        // SAFETY: refused before anything is touched.
+        let error = unsafe { read_from(me(), &local, &remote) }.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let endless = [segment(0, usize::MAX), segment(0, 9)];
+        // SAFETY: as above.
+        let error = unsafe { read_from(me(), &local, &endless) }.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_efault_also_behind_what_is() {
+        let mut from = pattern(64);
+        let mut to = [0u8; 32];
+        let local = cut(&mut from, &[]);
+        let remote = [segment(to.as_mut_ptr() as u64, 32), segment(8, 32)];
+        // SAFETY: the mapped parts are used by nothing else during the call; page 0 is nobody's.
+        let error = unsafe { write_to(me(), &local, &remote) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(to, from[..32]);
+        // SAFETY: refused, as the range wraps around.
+        let error = unsafe { write_last_word_last(me(), from.as_ptr(), u64::MAX, 2) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn probing_tells_not_mapped_from_gone() {
+        let byte = 1u8;
+        probe(me(), &raw const byte as u64).unwrap();
+        let error = probe(me(), 8).unwrap_err();
+        assert!(matches!(error, ProbeError::NotMapped { .. }), "{error}");
+        let error = probe(u32::MAX, 8).unwrap_err();
+        assert!(matches!(error, ProbeError::Gone { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_last_aligned_word_is_a_segment_of_its_own() {
+        use std::sync::Mutex;
+        static SEEN: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
+        unsafe extern "C" fn record(
+            _: libc::pid_t,
+            local: *const iovec,
+            _: libc::c_ulong,
+            remote: *const iovec,
+            count: libc::c_ulong,
+            _: libc::c_ulong,
+        ) -> libc::ssize_t {
+            // SAFETY: the caller passes lists of the lengths given.
+            let (local, remote) =
+                unsafe { (&*local, std::slice::from_raw_parts(remote, count as usize)) };
+            let seen = remote.iter().map(|to| (to.iov_base as u64, to.iov_len));
+            SEEN.lock().unwrap().extend(seen);
+            local.iov_len as libc::ssize_t
+        }
+        for (remote, len, expect) in [
+            (64, 32, &[(64, 24), (88, 8)][..]),
+            (64, 30, &[(64, 24), (88, 6)]),
+            (61, 32, &[(61, 27), (88, 5)]),
+            (64, 8, &[(64, 8)]),
+            (66, 5, &[(66, 5)]),
+            (66, 7, &[(66, 6), (72, 1)]),
+            (64, 0, &[]),
+        ] {
+            SEEN.lock().unwrap().clear();
+            // SAFETY: `record` touches neither side.
+            unsafe { last_word_last(record, 1, std::ptr::null(), remote, len) }.unwrap();
+            assert_eq!(SEEN.lock().unwrap()[..], *expect, "{remote} {len}");
+        }
     }
 }
