@@ -339,10 +339,8 @@ mod tests {
             };
             file.set_len(4096).unwrap();
             // SAFETY: takes two integers.
-            assert_eq!(
-                unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
-                0
-            );
+            let added = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+            assert_eq!(added, 0);
             OwnedFd::from(file)
         };
         for seals in [0, libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_SEAL] {

@@ -189,8 +189,8 @@ fn an_aligned_word_is_never_torn() {
             let mut target = pages(0);
             let base = target.as_mut_ptr().cast::<u8>();
             let address = base.expose_provenance();
-            let first = (dst_at as usize).div_ceil(8);
-            let words = first..(dst_at as usize + len) / 8;
+            let first = usize::div_ceil(dst_at, 8);
+            let words = first..(dst_at + len) / 8;
             beside(
                 |round| {
                     let src = [round as u8; 256];

@@ -18,11 +18,12 @@ mod error;
 #[cfg(test)]
 mod tests;
 
+pub use super::record::SlotInfo;
 pub use error::{DirectoryError, LookupError};
 
 use super::incarnation::PidFd;
 use super::pull::{FileId, stat};
-use super::record::{self, SlotInfo};
+use super::record;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;

@@ -1,10 +1,9 @@
 //! Slots and the ends of their holders.
 
 use super::{Other, Scratch, hear, tell};
-use crate::os::directory::{Directory, LookupError, Slot};
+use crate::os::directory::{Directory, LookupError, Slot, SlotInfo};
 use crate::os::incarnation::Incarnation;
 use crate::os::pull::FileId;
-use crate::os::record::SlotInfo;
 use std::path::Path;
 
 fn mine() -> SlotInfo {
