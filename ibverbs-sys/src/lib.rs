@@ -22,9 +22,17 @@ mod api;
     clippy::undocumented_unsafe_blocks
 )]
 mod bindings;
+mod cm_api;
+pub mod convention;
 pub mod inline;
+mod layout;
+#[cfg(feature = "link")]
+pub mod link;
+mod load;
 mod symbols;
 
 pub use alias::*;
 pub use api::Api;
 pub use bindings::*;
+pub use cm_api::CmApi;
+pub use load::LoadError;

@@ -141,4 +141,95 @@ macro_rules! ibverbs_symbols {
     } };
 }
 
-pub(crate) use ibverbs_symbols;
+macro_rules! rdmacm_symbols {
+    ($with:ident) => { $with! {
+        required {
+            /// Opens a channel on which events arrive; its `fd` can be polled. NULL and errno on failure.
+            "RDMACM_1.0" fn rdma_create_event_channel() -> *mut rdma_event_channel;
+            /// Closes it; all ids on it must be gone.
+            "RDMACM_1.0" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) -> ();
+            /// Waits for the next event, which `rdma_ack_cm_event` must release.
+            "RDMACM_1.0" fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
+            /// Releases an event; destroying the id it names waits for this.
+            "RDMACM_1.0" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+            /// English name of an event; static.
+            "RDMACM_1.0" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char;
+            /// Creates an id, the counterpart of a socket. Without a channel, its operations are synchronous.
+            "RDMACM_1.0" fn rdma_create_id(channel: *mut rdma_event_channel, id: *mut *mut rdma_cm_id, context: *mut c_void, ps: rdma_port_space) -> c_int;
+            /// Destroys it; its queue pair must be gone, its events acknowledged.
+            "RDMACM_1.0" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+            /// Moves an id to another channel; NULL makes it synchronous.
+            "RDMACM_1.0" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
+            /// Creates an id, and a queue pair when attributes are given, from the result of `rdma_getaddrinfo`.
+            "RDMACM_1.0" fn rdma_create_ep(id: *mut *mut rdma_cm_id, res: *mut rdma_addrinfo, pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> c_int;
+            /// Destroys an id and its queue pair.
+            "RDMACM_1.0" fn rdma_destroy_ep(id: *mut rdma_cm_id) -> ();
+            /// Binds to a local address; a specific one also to its device.
+            "RDMACM_1.0" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+            /// Finds the device towards an address: event ADDR_RESOLVED or ADDR_ERROR.
+            "RDMACM_1.0" fn rdma_resolve_addr(id: *mut rdma_cm_id, src_addr: *mut sockaddr, dst_addr: *mut sockaddr, timeout_ms: c_int) -> c_int;
+            /// Finds the path there: event ROUTE_RESOLVED or ROUTE_ERROR.
+            "RDMACM_1.0" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+            /// Creates a queue pair for the id, which moves it through its states.
+            "RDMACM_1.0" fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> c_int;
+            /// The same with extended attributes.
+            "RDMACM_1.0" fn rdma_create_qp_ex(id: *mut rdma_cm_id, qp_init_attr: *mut ibv_qp_init_attr_ex) -> c_int;
+            /// Destroys the id's queue pair.
+            "RDMACM_1.0" fn rdma_destroy_qp(id: *mut rdma_cm_id) -> ();
+            /// Creates a shared receive queue for the id.
+            "RDMACM_1.0" fn rdma_create_srq(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> c_int;
+            /// The same with extended attributes.
+            "RDMACM_1.0" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int;
+            /// Destroys the id's shared receive queue.
+            "RDMACM_1.0" fn rdma_destroy_srq(id: *mut rdma_cm_id) -> ();
+            /// Connects: event ESTABLISHED (CONNECT_RESPONSE without a queue pair of the id), UNREACHABLE or REJECTED.
+            "RDMACM_1.0" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+            /// Listens: each request is an event CONNECT_REQUEST with a new id.
+            "RDMACM_1.0" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+            /// The next request of a synchronous listener.
+            "RDMACM_1.0" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int;
+            /// Accepts a request.
+            "RDMACM_1.0" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+            /// Rejects a request.
+            "RDMACM_1.0" fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
+            /// Tells of an asynchronous event of the queue pair, such as COMM_EST.
+            "RDMACM_1.0" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
+            /// Disconnects, and drives the queue pair to ERR: event DISCONNECTED at both ends.
+            "RDMACM_1.0" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+            /// Joins a multicast group: event MULTICAST_JOIN or MULTICAST_ERROR.
+            "RDMACM_1.0" fn rdma_join_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr, context: *mut c_void) -> c_int;
+            /// Leaves it.
+            "RDMACM_1.0" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+            /// Local port in network byte order; 0 when unbound.
+            "RDMACM_1.0" fn rdma_get_src_port(id: *mut rdma_cm_id) -> __be16;
+            /// Remote port in network byte order.
+            "RDMACM_1.0" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> __be16;
+            /// NULL-terminated array of the devices that librdmacm has opened. NULL and errno on failure.
+            "RDMACM_1.0" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context;
+            /// Frees the array; the devices stay open.
+            "RDMACM_1.0" fn rdma_free_devices(list: *mut *mut ibv_context) -> ();
+            /// Sets an option of an id (`RDMA_OPTION_*`).
+            "RDMACM_1.0" fn rdma_set_option(id: *mut rdma_cm_id, level: c_int, optname: c_int, optval: *mut c_void, optlen: usize) -> c_int;
+            /// Resolves names. 0; else -1 and errno, *or* a code of getaddrinfo(3).
+            "RDMACM_1.0" fn rdma_getaddrinfo(node: *const c_char, service: *const c_char, hints: *const rdma_addrinfo, res: *mut *mut rdma_addrinfo) -> c_int;
+            /// Frees what it returned.
+            "RDMACM_1.0" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) -> ();
+        }
+        optional {
+            /// Joins a multicast group with options.
+            "RDMACM_1.1" fn rdma_join_multicast_ex(id: *mut rdma_cm_id, mc_join_attr: *mut rdma_cm_join_mc_attr_ex, context: *mut c_void) -> c_int;
+            /// Completes a connection whose queue pair is not the id's: after CONNECT_RESPONSE.
+            "RDMACM_1.2" fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
+            /// Attributes and mask for moving a queue pair that is not the id's to the state in `qp_attr`.
+            "RDMACM_1.2" fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> c_int;
+            /// Rejects a request because of its connection establishment options.
+            "RDMACM_1.3" fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
+            /// Options to offer, when the queue pair is not the id's.
+            "RDMACM_1.3" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
+            /// Options that the peer offered.
+            "RDMACM_1.3" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
+        }
+    } };
+}
+
+pub(crate) use {ibverbs_symbols, rdmacm_symbols};

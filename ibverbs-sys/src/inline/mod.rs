@@ -20,6 +20,7 @@ use core::mem::{offset_of, size_of};
 use crate::bindings::*;
 
 mod completion;
+mod connection;
 mod data_path;
 mod memory;
 mod object;
@@ -28,6 +29,7 @@ mod raw_packet;
 mod work_request;
 
 pub use completion::*;
+pub use connection::*;
 pub use data_path::*;
 pub use memory::*;
 pub use object::*;
