@@ -1,1 +1,83 @@
-//! A pool of registered memory made for scatter/gather work requests
+//! A pool of registered memory made for scatter/gather work requests.
+//!
+//! Registering memory takes tens of microseconds and more, and every segment of a work request needs the key of a registered
+//! region. A [`Pool`] registers large arenas once and hands out buffers that know their key: allocating and freeing cost a few
+//! nanoseconds, and a [`Buf`] is a segment of a work request by itself.
+//!
+//! ```
+//! use mempool::{Budget, Pool, sg};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let pd = verbs::Device::open_spec("soft0")?.alloc_pd()?;
+//! let pool = Pool::builder(&pd).budget(Budget::user(64 << 20)).build()?;
+//! let mut header = pool.alloc(16)?;
+//! header.fill(7);
+//! let file = pool.alloc_from(&b"contents"[..], 8)?.freeze(); // can be cloned into many sends
+//! let message = sg![header, file.slice(..4)]; // one work request of two segments
+//! assert_eq!(message.len(), 20);
+//! # Ok(()) }
+//! ```
+//!
+//! # How it works
+//!
+//! ```text
+//!   registered memory: payload only                 ordinary heap: everything the pool believes
+//!
+//!   arena (one memory file, one region)             Depot of this kind, behind a lock
+//!   ┌─────────────┬─────────────┬──────┐              arenas, which chunks are free
+//!   │ chunk 2 MiB │ chunk 2 MiB │ free │              per class: runs with slabs to give
+//!   └──┬──────────┴─────────────┴──────┘                       │ batches
+//!      ▼                                            Local of a thread, no lock
+//!   ┌────┬────┬────┬────┬─                            per class: stack of slabs, last in first out
+//!   │slab│slab│slab│slab│ ...                         remote list: slabs that others freed
+//!   └─▲──┴────┴────┴────┴─                                     │
+//!     │ address                  descriptor                    ▼
+//!     └──────────────────────  Slab { address, run (class, key), owner, count } ◄── Buf { address, length }
+//! ```
+//!
+//! * **Nothing that the pool relies on lies in registered memory.** A peer that writes garbage over a whole exposed arena
+//!   changes payload, and nothing else.
+//! * A thread allocates from its own stacks, and frees into them. A buffer freed by another thread is pushed to the remote list of the thread
+//!   that allocated it, with one atomic operation. Locks and system calls are for batches: refill, return, growth.
+//! * [`Budget`]s are apart: the user's buffers, receive buffers, and control messages cannot starve each other.
+//! * The [`Kind`] of an arena says what peers can ever do with it, and the operating system enforces that where it can.
+//!   Exposed memory, which peers write, is only ever seen as cells ([`ExposedBuf`]).
+//!
+//! Buffers outlive the pool's handles, and threads; see [`Pool`] for when memory is given back.
+
+mod arena;
+mod budget;
+mod buf;
+mod cells;
+mod depot;
+mod error;
+mod exposed;
+mod handle;
+mod kind;
+mod local;
+mod pool;
+mod refill;
+mod remote;
+mod sg;
+mod shared_buf;
+mod size;
+mod slab;
+mod source;
+mod stats;
+mod sync;
+mod write;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use arena::ArenaError;
+pub use budget::{Budget, BudgetKind};
+pub use buf::Buf;
+pub use error::{AllocError, PoolError};
+pub use exposed::{ExposedBuf, ExposedLease};
+pub use kind::Kind;
+pub use pool::{Pool, PoolBuilder};
+pub use sg::{Segment, SgList, SgListFull};
+pub use shared_buf::SharedBuf;
+pub use size::{CHUNK, MAX_CLASSED, MAX_LEN, slab_size};
+pub use stats::{BudgetStats, ClassStats, HugePages, KindStats, PoolStats};
+pub use write::Writer;

@@ -1,0 +1,323 @@
+//! The way between threads and depots: refill, return, reclaim. Everything here is off the hot path and takes a lock.
+
+use crate::budget::BudgetKind;
+use crate::error::AllocError;
+use crate::local::{self, Local};
+use crate::pool::Shared;
+use crate::size::{PAGE, SIZES};
+use crate::slab::{Slab, StackIndex, WHOLE};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a thread keeps of one class at most, in bytes ...
+const STOCK_BYTES: usize = 256 << 10;
+/// ... and in slabs, at least and at most ...
+const STOCK_SLABS: (usize, usize) = (4, 256);
+/// ... but never more than this part of its budget.
+const STOCK_PART: u64 = 16;
+
+/// How many slabs a thread keeps of a class.
+pub(crate) fn stock_limit(class: usize, budget_limit: u64) -> usize {
+    let size = SIZES[class] as usize;
+    let by_size = (STOCK_BYTES / size).clamp(STOCK_SLABS.0, STOCK_SLABS.1);
+    let by_budget = budget_limit / STOCK_PART / size as u64;
+    (by_size as u64).min(by_budget).max(1) as usize
+}
+
+/// A handle on the slab was the last and is gone.
+///
+/// # Safety
+/// The caller is the holder of `slab`.
+#[inline]
+pub(crate) unsafe fn free(slab: NonNull<Slab>) {
+    // SAFETY: invariants A and B.
+    let (owner, index) = unsafe { (slab.as_ref().owner.get(), slab.as_ref().stack.get()) };
+    if local::is_current(owner) {
+        // SAFETY: invariant F, as `owner` is current; and the caller's promise.
+        if unsafe { (*owner).push(index, slab) } {
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_elsewhere(slab, owner) }
+}
+
+/// # Safety
+/// The caller is the holder of `slab`, whose owner is `owner`.
+#[inline(never)]
+unsafe fn free_elsewhere(slab: NonNull<Slab>, owner: *const Local) {
+    if local::is_current(owner) {
+        // SAFETY: invariant D, the slab is outside.
+        let shared = unsafe { pin(slab) };
+        // SAFETY: invariant F, as `owner` is current.
+        return shared.overflow(unsafe { &*owner }, slab);
+    }
+    // SAFETY: invariant G; and the caller's promise.
+    if unsafe { (*owner).remote.0.push(slab) }.is_err() {
+        // SAFETY: the push was refused, so the slab is still ours and outside.
+        let shared = unsafe { pin(slab) };
+        // SAFETY: as above.
+        unsafe { shared.give_back([slab]) };
+    }
+}
+
+/// Keeps the pool of a slab alive across its return, which may be the last.
+///
+/// # Safety
+/// The caller is the holder of `slab`, which is outside.
+unsafe fn pin(slab: NonNull<Slab>) -> Arc<Shared> {
+    // SAFETY: invariant A.
+    let shared = unsafe { slab.as_ref().run().chunk().shared };
+    // SAFETY: invariant D.
+    unsafe {
+        Arc::increment_strong_count(shared);
+        Arc::from_raw(shared)
+    }
+}
+
+impl Shared {
+    /// A slab of a class for this thread, when its stack had none.
+    #[cold]
+    #[inline(never)]
+    pub fn refill(
+        self: &Arc<Self>,
+        index: StackIndex,
+        grow: bool,
+    ) -> Result<NonNull<Slab>, AllocError> {
+        // SAFETY: nothing below detaches this thread.
+        let Some(local) = (unsafe { local::attach(self) }) else {
+            return self.take_one(index, grow);
+        };
+        // SAFETY: attached above.
+        let pop = || unsafe { local.pop(index) };
+        if let Some(slab) = pop() {
+            return Ok(slab);
+        }
+        self.sort_in(local);
+        if let Some(slab) = pop() {
+            return Ok(slab);
+        }
+        let stock = stock_limit(index.class(), self.account(index.budget()).limit());
+        // SAFETY: attached above.
+        unsafe { local.make_room(index, stock) };
+        let mut first = None;
+        self.take(index, stock.div_ceil(2), grow, |slab| {
+            hand_to(slab, local, index);
+            match first {
+                None => first = Some(slab),
+                // SAFETY: attached above, and the depot has just made us the holder.
+                Some(_) => assert!(unsafe { local.push(index, slab) }, "the stack has room"),
+            }
+        })?;
+        Ok(first.expect("at least one was taken"))
+    }
+
+    /// A slab for a thread that keeps no stock.
+    fn take_one(&self, index: StackIndex, grow: bool) -> Result<NonNull<Slab>, AllocError> {
+        let mut slab = None;
+        self.take(index, 1, grow, |taken| {
+            hand_to(taken, &self.stockless, index);
+            slab = Some(taken);
+        })?;
+        Ok(slab.expect("one was taken"))
+    }
+
+    /// A slab that takes whole chunks.
+    #[cold]
+    #[inline(never)]
+    pub fn take_whole(
+        &self,
+        index: StackIndex,
+        len: usize,
+        grow: bool,
+    ) -> Result<NonNull<Slab>, AllocError> {
+        if !grow {
+            return Err(AllocError::NotReady);
+        }
+        let len = len.next_multiple_of(PAGE);
+        self.charge(index.budget(), len, 1)?;
+        match self.depot(index.kind()).take_whole(len, &*self.source) {
+            Ok(slab) => {
+                hand_to(slab, &self.stockless, index);
+                Ok(slab)
+            }
+            Err(e) => {
+                self.account(index.budget()).refund(len as u64);
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes 1 to `count` slabs from the depot, growing it if it has none.
+    fn take(
+        &self,
+        index: StackIndex,
+        count: usize,
+        grow: bool,
+        mut sink: impl FnMut(NonNull<Slab>),
+    ) -> Result<(), AllocError> {
+        let (budget, class) = (index.budget(), index.class());
+        let size = SIZES[class] as usize;
+        let charged = self.charge(budget, size, count)?;
+        let depot = self.depot(index.kind());
+        let mut reclaimed = false;
+        let taken = loop {
+            let taken = depot.take(class, budget, charged, &mut sink);
+            if taken > 0 {
+                break Ok(taken);
+            }
+            if !grow {
+                break Err(AllocError::NotReady);
+            }
+            if let Err(e) = depot.grow(class, &*self.source) {
+                if reclaimed {
+                    break Err(e);
+                }
+                // Perhaps what lies about elsewhere will do.
+                self.reclaim(|_| true);
+                reclaimed = true;
+            }
+        };
+        let unused = charged - *taken.as_ref().unwrap_or(&0);
+        self.account(budget).refund((unused * size) as u64);
+        taken.map(drop)
+    }
+
+    /// Charges 1 to `count` slabs; how many.
+    fn charge(&self, budget: BudgetKind, size: usize, count: usize) -> Result<usize, AllocError> {
+        let account = self.account(budget);
+        let mut charged = account.charge(size, count);
+        if charged == 0 && account.limit() >= size as u64 {
+            self.reclaim(|index| index.budget() == budget);
+            charged = account.charge(size, 1);
+        }
+        if charged == 0 {
+            account.refused();
+            return Err(AllocError::BudgetExhausted {
+                budget,
+                limit: account.limit(),
+                in_use: account.charged(),
+                asked: size as u64,
+            });
+        }
+        Ok(charged)
+    }
+
+    /// Sorts what other threads gave back into this thread's stacks.
+    fn sort_in(&self, local: &Local) {
+        let mut surplus = Vec::new();
+        for slab in local.remote.0.drain() {
+            // SAFETY: taken from the list, so it is ours (invariants A and B).
+            let index = unsafe { slab.as_ref().stack.get() };
+            // SAFETY: attached to this thread.
+            if !unsafe { local.push(index, slab) } {
+                surplus.push(slab);
+            }
+        }
+        if !surplus.is_empty() {
+            // SAFETY: as above; none of them is on a stack.
+            unsafe { self.give_back(surplus) };
+        }
+    }
+
+    /// The owner frees a slab into a full stack, or one whose stock was asked back.
+    #[cold]
+    fn overflow(&self, local: &Local, slab: NonNull<Slab>) {
+        // SAFETY: the caller is the slab's holder.
+        let index = unsafe { slab.as_ref().stack.get() };
+        let mut out = Vec::new();
+        if self.is_closed() {
+            // SAFETY: attached to this thread.
+            unsafe { local.take_stock(|_| true, &mut out) };
+            out.push(slab);
+        } else if local.is_asked_back(index) {
+            // SAFETY: attached to this thread.
+            unsafe {
+                local.take_oldest(index, usize::MAX, &mut out);
+                local.make_room(
+                    index,
+                    stock_limit(index.class(), self.account(index.budget()).limit()),
+                );
+            }
+            out.push(slab);
+        } else {
+            let half = local.stock(index).div_ceil(2);
+            // SAFETY: attached to this thread.
+            unsafe {
+                local.take_oldest(index, half, &mut out);
+                assert!(local.push(index, slab), "half of the stack was taken off");
+            }
+        }
+        // SAFETY: off the stacks, so they are ours.
+        unsafe { self.give_back(out) };
+    }
+
+    /// Brings back what can be brought back: this thread's stock, and what lies on anyone's remote list. Other threads are asked
+    /// to give their stock back with their next free.
+    fn reclaim(&self, which: impl Fn(StackIndex) -> bool + Copy) {
+        let mut out = Vec::new();
+        // SAFETY: nothing below detaches this thread.
+        let own = unsafe { local::current(self) };
+        if let Some(local) = own {
+            // SAFETY: current, so attached to this thread.
+            unsafe { local.take_stock(which, &mut out) };
+        }
+        for local in self.locals() {
+            out.extend(local.remote.0.drain());
+            if !own.is_some_and(|own| std::ptr::eq(own, &*local)) {
+                local.ask_back(which);
+            }
+        }
+        // SAFETY: off stacks and lists, so they are ours.
+        unsafe { self.give_back(out) };
+    }
+
+    /// Puts slabs into their depots and refunds their budgets.
+    ///
+    /// # Safety
+    /// The caller is the holder of each, and keeps the pool alive.
+    pub unsafe fn give_back(&self, slabs: impl IntoIterator<Item = NonNull<Slab>>) {
+        let mut refunds = [0u64; BudgetKind::ALL.len()];
+        let mut slabs = slabs.into_iter().peekable();
+        let mut arenas = Vec::new();
+        let kind_of = |slab: &NonNull<Slab>| {
+            // SAFETY: invariants A and B; the caller is the holder.
+            unsafe { slab.as_ref().stack.get().kind() }
+        };
+        while let Some(kind) = slabs.peek().map(kind_of) {
+            let mut state = self.depot(kind).lock();
+            state.count_return();
+            while let Some(slab) = slabs.next_if(|slab| kind_of(slab) == kind) {
+                // SAFETY: as above.
+                let (run, index) = unsafe { (slab.as_ref().run(), slab.as_ref().stack.get()) };
+                refunds[index.budget() as usize] += run.size as u64;
+                // SAFETY: the caller's promise; the slab is of this kind's depot.
+                unsafe {
+                    match run.class {
+                        WHOLE => arenas.extend(state.put_whole(slab)),
+                        _ => state.put(slab),
+                    }
+                }
+            }
+            let last = state.outside == 0;
+            drop(state);
+            if last {
+                // SAFETY: all slabs are in; the caller keeps the pool alive.
+                unsafe { self.depot(kind).let_go() };
+            }
+        }
+        for (budget, bytes) in BudgetKind::ALL.into_iter().zip(refunds) {
+            if bytes > 0 {
+                self.account(budget).refund(bytes);
+            }
+        }
+    }
+}
+
+/// Makes `local` the owner of a slab fresh from the depot.
+fn hand_to(slab: NonNull<Slab>, local: &Local, index: StackIndex) {
+    // SAFETY: invariants A and B: the depot has just made us the holder.
+    let slab = unsafe { slab.as_ref() };
+    slab.owner.set(local);
+    slab.stack.set(index);
+}
