@@ -1,1 +1,97 @@
-//! Safe verbs: lifetime- and ownership-checked RDMA
+//! Safe verbs: lifetime- and ownership-checked RDMA.
+//!
+//! A work request lets a device touch memory long after the call that posted it has returned, and memory that a peer holds
+//! a writable key to can change at any instant. This crate keeps one promise about both: **safe code can never free, move or
+//! alias memory that a device may still touch, and no safe function yields a reference (other than to atomics) to memory
+//! that a peer's keys let it write.**
+//!
+//! How it is kept:
+//!
+//! * Buffers *move* into [`SendQueue`] and [`RecvQueue`] and come back with the completion, or when the queue pair is
+//!   destroyed. [`Gather`] and [`Scatter`] say what may be posted.
+//! * Memory regions own their memory, in one kind per exposure: [`Private`] is a slice, [`Readable`] a frozen one that peers
+//!   may read, [`Exposed`] a set of cells that peers may write.
+//! * Whoever depends on an object keeps it alive; reference counts are touched when objects are made and dropped, never when
+//!   work is posted or completed.
+//!
+//! ```text
+//! Device -> Context -> Pd -----> Private / Readable / Exposed / Region
+//!              |        \
+//!              |         `-----> RcBuilder -> RcReady -> (SendQueue<T>, RecvQueue<T>)
+//!              `-> Channel -> Cq -----^                         |
+//!                              `-> Completion --- retire / redeem
+//! ```
+//!
+//! The device is hardware reached through libibverbs, loaded at run time, or `soft0`, the user-space device of the
+//! feature `soft` (on by default), which needs no hardware, no kernel module and no privilege.
+
+mod access;
+mod cells;
+mod channel;
+mod completion;
+mod context;
+mod cq;
+mod device;
+mod endpoint;
+mod errno;
+mod error;
+mod exclusive;
+mod exposed;
+mod gid;
+mod keys;
+mod list;
+mod memory;
+mod memory_file;
+mod mmap;
+mod pd;
+mod port;
+mod post_error;
+mod private;
+mod qp;
+mod rc_builder;
+mod rc_setup;
+mod readable;
+mod received;
+mod recv_queue;
+mod region;
+mod register_error;
+mod remote;
+mod ring;
+mod send_queue;
+mod sge;
+mod spec;
+mod status;
+mod tags;
+mod wr;
+
+pub use access::Access;
+pub use channel::Channel;
+pub use completion::{Completion, QueueId, Stale, Wc, WcBatch};
+pub use context::{Context, DeviceAttr};
+pub use cq::{Cq, CqBuilder, CqId};
+pub use device::{Device, DeviceKind};
+pub use endpoint::{BadEndpoint, Endpoint};
+pub use error::{ConnectError, DestroyError, Error, OpenError};
+pub use exposed::{CellError, Exposed};
+pub use gid::{Gid, GidEntry, GidKind};
+pub use keys::{LKey, RKey};
+pub use memory::{Memory, MemoryMut, StaticMemory};
+pub use memory_file::{MemoryFile, MemoryKind};
+pub use mmap::Mmap;
+pub use pd::Pd;
+pub use port::{LinkLayer, Mtu, PortAttr, PortChoice, PortState};
+pub use post_error::{PostError, PostErrorKind};
+pub use private::Private;
+pub use qp::destroy;
+pub use rc_builder::RcBuilder;
+pub use rc_setup::{RcReady, RcSetup};
+pub use readable::Readable;
+pub use received::{Received, ReceivedBy, RecvError};
+pub use recv_queue::RecvQueue;
+pub use region::{Region, ReleaseError};
+pub use register_error::RegisterError;
+pub use remote::{OutOfBounds, RemoteRegion};
+pub use send_queue::{Done, SendQueue};
+pub use sge::{Contiguous, Gather, Scatter, Sge, SgeList, StoredAs};
+pub use status::{WcError, WcStatus};
+pub use wr::Wr;

@@ -1,0 +1,281 @@
+//! Completions, and the batches that polls fill.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+
+use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::{CqId, WcError, WcStatus};
+
+/// Identity of a queue: equal for the completions that belong to it.
+///
+/// A number may be used again after the queue was destroyed; completions left over from the old queue are
+/// [`Stale`] for the new one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId(u64);
+
+impl QueueId {
+    pub(crate) fn new(cq: CqId, tag: u16) -> QueueId {
+        QueueId(cq.0 << 16 | u64::from(tag))
+    }
+
+    fn tag(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The id of a work request of this queue.
+    #[inline]
+    pub(crate) fn wr_id(self, seq: u64) -> u64 {
+        u64::from(self.tag()) << SEQ_BITS | seq
+    }
+}
+
+impl fmt::Debug for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QueueId({}.{})", self.0 >> 16, self.tag())
+    }
+}
+
+/// That a work request completed: an owned value, which comes only from a poll and can be handed to its queue once.
+///
+/// [`SendQueue::retire`](crate::SendQueue::retire) and [`RecvQueue::redeem`](crate::RecvQueue::redeem) turn it into the buffers.
+/// Dropping it loses nothing for good: a later completion of the queue retires its work request too, and so does the end of
+/// the queue pair.
+///
+/// Source: `ibv_poll_cq(3)`.
+#[doc(alias = "ibv_wc")]
+#[must_use = "hand it to its queue to get the buffer back"]
+pub struct Completion {
+    queue: QueueId,
+    seq: u64,
+    status: WcStatus,
+    vendor_err: u32,
+    qp_num: u32,
+    byte_len: u32,
+    /// In host byte order.
+    imm: Option<u32>,
+    opcode: ibv_wc_opcode,
+}
+
+impl Completion {
+    /// Of a failed work request the device defines only the id, status, vendor code and queue pair number; nothing else is
+    /// looked at then.
+    #[inline]
+    pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
+        let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        let with_imm = ok && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        Completion {
+            queue: QueueId::new(cq, (wc.wr_id >> SEQ_BITS) as u16),
+            seq: wc.wr_id & SEQ_MASK,
+            status: WcStatus(wc.status.0),
+            vendor_err: wc.vendor_err,
+            qp_num: wc.qp_num,
+            byte_len: if ok { wc.byte_len } else { 0 },
+            // SAFETY: the flag says that this member of the union is the one in use.
+            imm: with_imm.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data })),
+            opcode: if ok {
+                wc.opcode
+            } else {
+                ibv_wc_opcode(u32::MAX)
+            },
+        }
+    }
+
+    /// The queue it belongs to.
+    #[inline]
+    pub fn queue(&self) -> QueueId {
+        self.queue
+    }
+
+    /// Whether the work request succeeded.
+    #[inline]
+    pub fn is_ok(&self) -> bool {
+        self.status == WcStatus::SUCCESS
+    }
+
+    /// Its status.
+    #[inline]
+    pub fn status(&self) -> WcStatus {
+        self.status
+    }
+
+    /// Number of the queue pair.
+    pub fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    #[inline]
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// What it says, without the right to a buffer.
+    #[inline]
+    pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
+        if self.is_ok() {
+            Ok(Wc {
+                byte_len: self.byte_len,
+                imm: self.imm,
+                opcode: self.opcode,
+            })
+        } else {
+            Err(WcError {
+                status: self.status,
+                vendor_err: self.vendor_err,
+                qp_num: self.qp_num,
+            })
+        }
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("queue", &self.queue)
+            .field("seq", &self.seq)
+            .field("status", &self.status)
+            .finish()
+    }
+}
+
+/// What a successful completion said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    byte_len: u32,
+    pub(crate) imm: Option<u32>,
+    pub(crate) opcode: ibv_wc_opcode,
+}
+
+impl Wc {
+    /// For work that was not signalled and is known to be done because later work is.
+    pub(crate) const IMPLIED: Wc = Wc {
+        byte_len: 0,
+        imm: None,
+        opcode: ibv_wc_opcode(u32::MAX),
+    };
+
+    /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
+    pub fn signaled(&self) -> bool {
+        self.opcode.0 != u32::MAX
+    }
+
+    /// Bytes received or read. Devices do not define it for sends and WRITEs.
+    pub fn byte_len(&self) -> u32 {
+        self.byte_len
+    }
+}
+
+/// A completion was offered to a queue that has no such work in flight.
+///
+/// It belongs to another queue, to one that is gone, or its work was already retired by a later completion.
+#[derive(Debug, thiserror::Error)]
+#[error("{completion:?} is not in flight on queue {queue:?}")]
+pub struct Stale {
+    pub(crate) completion: Completion,
+    pub(crate) queue: QueueId,
+}
+
+impl Stale {
+    /// The completion, to offer it to the queue it belongs to.
+    pub fn into_completion(self) -> Completion {
+        self.completion
+    }
+}
+
+/// Completions taken from a completion queue, oldest first. It owns them: the queue is not borrowed.
+///
+/// Allocated once; polls fill what room is left.
+#[derive(Debug)]
+pub struct WcBatch {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+}
+
+impl WcBatch {
+    /// A batch of up to `capacity` completions (at least one).
+    pub fn with_capacity(capacity: usize) -> WcBatch {
+        let capacity = capacity.max(1);
+        WcBatch {
+            entries: VecDeque::with_capacity(capacity),
+            capacity,
+        }
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+
+    /// Completions not yet taken.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether all are taken.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Completions it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.capacity - self.entries.len()
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion) {
+        debug_assert!(self.room() > 0);
+        self.entries.push_back(completion);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_completion_shows_only_what_is_defined() {
+        let wc = ibv_wc {
+            wr_id: 3 << SEQ_BITS | 77,
+            status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+            vendor_err: 5,
+            qp_num: 9,
+            byte_len: 1234,
+            wc_flags: ibv_wc_flags::IBV_WC_WITH_IMM.0,
+            ..Default::default()
+        };
+        let c = Completion::from_sys(CqId(8), &wc);
+        assert_eq!(
+            (c.queue(), c.seq(), c.is_ok()),
+            (QueueId::new(CqId(8), 3), 77, false)
+        );
+        assert_eq!((c.byte_len, c.imm), (0, None));
+        let e = c.outcome().unwrap_err();
+        assert_eq!(
+            (e.status, e.vendor_err, e.qp_num),
+            (WcStatus::REM_ACCESS_ERR, 5, 9)
+        );
+    }
+
+    #[test]
+    fn immediate_data_is_in_network_order() {
+        let mut wc = ibv_wc {
+            wc_flags: ibv_wc_flags::IBV_WC_WITH_IMM.0,
+            ..Default::default()
+        };
+        wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes([0, 0, 1, 2]);
+        assert_eq!(Completion::from_sys(CqId(1), &wc).imm, Some(0x102));
+    }
+
+    #[test]
+    fn ids_of_queues_carry_their_completion_queue() {
+        assert_ne!(QueueId::new(CqId(1), 5), QueueId::new(CqId(2), 5));
+        assert_eq!(QueueId::new(CqId(1), 0xffff).wr_id(SEQ_MASK), u64::MAX);
+    }
+}

@@ -1,0 +1,272 @@
+//! An open device.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys::{Api, ibv_context, ibv_device_attr};
+
+use crate::errno;
+use crate::gid;
+use crate::port;
+use crate::{Channel, CqBuilder, DeviceKind, Error, GidEntry, OpenError, Pd, PortAttr, PortChoice};
+
+/// An open device, with the port and GID that its queue pairs use. A handle: clones are the same device, which is closed
+/// after the last object on it.
+#[doc(alias = "ibv_context")]
+#[derive(Clone)]
+pub struct Context(Arc<ContextInner>);
+
+struct ContextInner {
+    dev: Opened,
+    attr: DeviceAttr,
+    port: PortChoice,
+    because: String,
+}
+
+/// The bare open device, closed when dropped.
+pub(crate) struct Opened {
+    pub(crate) api: &'static Api,
+    pub(crate) kind: DeviceKind,
+    pub(crate) name: String,
+    ctx: NonNull<ibv_context>,
+}
+
+// SAFETY: the verbs on a context may be called from any thread, several at once.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    pub(crate) fn new(
+        api: &'static Api,
+        kind: DeviceKind,
+        name: String,
+        ctx: NonNull<ibv_context>,
+    ) -> Opened {
+        Opened {
+            api,
+            kind,
+            name,
+            ctx,
+        }
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_context {
+        self.ctx.as_ptr()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: opened by the same table, and whatever lies in it holds the context. A failure leaks it.
+        unsafe { (self.api.ibv_close_device)(self.ctx.as_ptr()) };
+    }
+}
+
+impl Context {
+    /// Picks port and GID on an opened device, unless given.
+    pub(crate) fn new(
+        dev: Opened,
+        port: Option<u8>,
+        gid_index: Option<u32>,
+        because: String,
+    ) -> Result<Context, OpenError> {
+        let attr = DeviceAttr::query(&dev).map_err(|error| OpenError::Device {
+            device: dev.name.clone(),
+            error,
+        })?;
+        let port = port::choose(&dev, attr.phys_port_cnt, port, gid_index)?;
+        Ok(Context(Arc::new(ContextInner {
+            dev,
+            attr,
+            port,
+            because,
+        })))
+    }
+
+    pub(crate) fn because(self, because: String) -> Context {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => Context(Arc::new(ContextInner { because, ..inner })),
+            Err(shared) => Context(shared),
+        }
+    }
+
+    pub(crate) fn api(&self) -> &'static Api {
+        self.0.dev.api
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_context {
+        self.0.dev.raw()
+    }
+
+    pub(crate) fn same(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Name of the device, such as `mlx5_0` or `soft0`.
+    pub fn device_name(&self) -> &str {
+        &self.0.dev.name
+    }
+
+    /// Hardware or the user-space device.
+    pub fn kind(&self) -> DeviceKind {
+        self.0.dev.kind
+    }
+
+    /// Why this device, port and GID, as a sentence.
+    pub fn chosen_because(&self) -> &str {
+        &self.0.because
+    }
+
+    /// The port and GID that queue pairs use.
+    pub fn port(&self) -> &PortChoice {
+        &self.0.port
+    }
+
+    /// What the device can do, as it said when it was opened.
+    #[doc(alias = "ibv_query_device")]
+    pub fn query_device(&self) -> &DeviceAttr {
+        &self.0.attr
+    }
+
+    /// Attributes of a port, asked for now.
+    ///
+    /// # Errors
+    /// When the device has no such port or does not answer.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, Error> {
+        Error::in_range(
+            "port number",
+            port_num.into(),
+            1,
+            self.0.attr.phys_port_cnt.into(),
+        )?;
+        port::query(&self.0.dev, port_num)
+    }
+
+    /// The entries of a port's GID table that are not empty; none for a port that does not exist.
+    #[doc(alias = "ibv_query_gid_table")]
+    #[doc(alias = "ibv_query_gid")]
+    pub fn gid_table(&self, port_num: u8) -> Vec<GidEntry> {
+        match self.query_port(port_num) {
+            Ok(attr) => gid::table(&self.0.dev, port_num, attr.gid_tbl_len, attr.is_ethernet()),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// When the device has none left.
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::new(self)
+    }
+
+    /// Starts building a completion queue of at least `depth` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn cq(&self, depth: u32) -> CqBuilder {
+        CqBuilder::new(self, depth)
+    }
+
+    /// A new completion channel, to block on until a completion arrives.
+    ///
+    /// # Errors
+    /// When the device or the process has none left.
+    pub fn channel(&self) -> Result<Channel, Error> {
+        Channel::new(self)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device_name())
+            .field("port", &self.port().port_num)
+            .field("gid_index", &self.port().gid_index)
+            .field("gid", &self.port().gid)
+            .finish()
+    }
+}
+
+/// What a device can do. Counts and sizes are what it claims; resources shared with others may run out before.
+///
+/// Source: `ibv_query_device(3)`.
+#[doc(alias = "ibv_device_attr")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Firmware version.
+    pub fw_ver: String,
+    /// Node GUID, in host byte order.
+    pub node_guid: u64,
+    /// Maker.
+    pub vendor_id: u32,
+    /// Model, as the maker numbers it.
+    pub vendor_part_id: u32,
+    /// Number of ports.
+    pub phys_port_cnt: u8,
+    /// Longest memory region in bytes.
+    pub max_mr_size: u64,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests in one queue.
+    pub max_qp_wr: u32,
+    /// Segments in one work request other than READ.
+    pub max_sge: u32,
+    /// Segments in one READ.
+    pub max_sge_rd: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries in one completion queue.
+    pub max_cqe: u32,
+    /// READs and atomics that a queue pair can answer at once.
+    pub max_qp_rd_atom: u8,
+    /// READs and atomics that a queue pair can have outstanding.
+    pub max_qp_init_rd_atom: u8,
+    /// Whether atomics are offered at all.
+    pub atomics: bool,
+}
+
+impl DeviceAttr {
+    fn query(dev: &Opened) -> Result<DeviceAttr, Error> {
+        let mut a = ibv_device_attr::default();
+        // SAFETY: the context is open and `a` is writable.
+        errno::check(unsafe { (dev.api.ibv_query_device)(dev.raw(), &mut a) })
+            .map_err(|e| Error::verb("ibv_query_device", e))?;
+        let count = |n: i32| u32::try_from(n).unwrap_or(0);
+        let small = |n: i32| u8::try_from(n.clamp(0, 255)).unwrap_or(0);
+        // Some devices put no terminator into a field that they fill.
+        if let Some(last) = a.fw_ver.last_mut() {
+            *last = 0;
+        }
+        // SAFETY: terminated above.
+        let fw_ver = unsafe { CStr::from_ptr(a.fw_ver.as_ptr()) }
+            .to_string_lossy()
+            .into_owned();
+        Ok(DeviceAttr {
+            fw_ver,
+            node_guid: u64::from_be(a.node_guid),
+            vendor_id: a.vendor_id,
+            vendor_part_id: a.vendor_part_id,
+            phys_port_cnt: a.phys_port_cnt,
+            max_mr_size: a.max_mr_size,
+            max_mr: count(a.max_mr),
+            max_pd: count(a.max_pd),
+            max_qp: count(a.max_qp),
+            max_qp_wr: count(a.max_qp_wr),
+            max_sge: count(a.max_sge),
+            max_sge_rd: count(a.max_sge_rd),
+            max_cq: count(a.max_cq),
+            max_cqe: count(a.max_cqe),
+            max_qp_rd_atom: small(a.max_qp_rd_atom),
+            max_qp_init_rd_atom: small(a.max_qp_init_rd_atom),
+            atomics: a.atomic_cap != ibverbs_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        })
+    }
+}

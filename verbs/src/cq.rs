@@ -1,0 +1,341 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::{ibv_cq, ibv_wc};
+use parking_lot::Mutex;
+
+use crate::errno;
+use crate::tags::{Tag, Tags};
+use crate::{Channel, Completion, Context, Error, WcBatch};
+
+/// Identity of a completion queue: a counter, never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CqId(pub(crate) u64);
+
+impl CqId {
+    /// 48 bits, as much as a [`QueueId`](crate::QueueId) has room for: years at a million a second.
+    fn next() -> CqId {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        CqId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The queue itself, kept alive by [`Cq`] and by the queue pairs that complete on it.
+pub(crate) struct CqShared {
+    cq: NonNull<ibv_cq>,
+    id: CqId,
+    ctx: Context,
+    channel: Option<Channel>,
+    /// Locked when queue pairs are made and destroyed.
+    tags: Mutex<Tags>,
+}
+
+// SAFETY: only `Cq`, of which there is one and which needs `&mut`, polls. Everything else may be called from any thread.
+unsafe impl Send for CqShared {}
+// SAFETY: as above.
+unsafe impl Sync for CqShared {}
+
+impl CqShared {
+    pub(crate) fn raw(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.id
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.ctx
+    }
+
+    /// Entries that the device really has room for.
+    fn depth(&self) -> u64 {
+        // SAFETY: alive; the field is only written by ibv_resize_cq, which this crate does not call.
+        u64::try_from(unsafe { self.cq.as_ref().cqe }).unwrap_or(0)
+    }
+
+    /// A tag for a new queue of `depth` work requests.
+    pub(crate) fn acquire_tag(&self, depth: u32, overcommit: bool) -> Result<Tag, Error> {
+        let mut tags = self.tags.lock();
+        let claimed = tags.claimed() + u64::from(depth);
+        if claimed > self.depth() && !overcommit {
+            return Err(Error::CqTooSmall {
+                depth: self.depth(),
+                claimed,
+            });
+        }
+        tags.acquire(depth).ok_or(Error::TooManyQueues)
+    }
+
+    pub(crate) fn release_tag(&self, tag: u16, next: u64, depth: u32) {
+        self.tags.lock().release(tag, next, depth);
+    }
+}
+
+impl Drop for CqShared {
+    #[doc(alias = "ibv_destroy_cq")]
+    fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.leave(self.id, self.cq.as_ptr());
+        }
+        // SAFETY: created below, its queue pairs are gone, its events acknowledged. If it fails all the same (after a leaked
+        // queue pair), queue, channel and device are leaked.
+        if unsafe { (self.ctx.api().ibv_destroy_cq)(self.cq.as_ptr()) } != 0 {
+            std::mem::forget((self.ctx.clone(), self.channel.clone()));
+        }
+    }
+}
+
+/// A completion queue. There is one handle, and polling needs it mutably; queue pairs keep the queue itself alive.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use verbs::Device;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ctx = Device::open_spec("soft0")?;
+/// let channel = ctx.channel()?;
+/// let mut cq = ctx.cq(256).channel(&channel).build()?;
+/// assert!(cq.poll()?.is_none());
+/// assert!(!cq.wait(Some(Duration::from_millis(1)))?, "nothing was posted");
+/// # Ok(()) }
+/// ```
+#[doc(alias = "ibv_cq")]
+pub struct Cq {
+    shared: Arc<CqShared>,
+    /// Taken by `wait` when it looked after arming; handed out first.
+    ahead: VecDeque<Completion>,
+}
+
+/// Completions polled at once; the array is on the stack.
+const CHUNK: usize = 32;
+
+impl Cq {
+    /// Its identity.
+    pub fn id(&self) -> CqId {
+        self.shared.id
+    }
+
+    /// Entries it has room for.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.shared.depth()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    /// Moves completions into what room `batch` has, and says how many came. What finds no room stays in the queue.
+    ///
+    /// Never blocks or allocates.
+    ///
+    /// # Errors
+    /// [`Error::CqBroken`] when the queue overflowed or the device failed.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll_into(&mut self, batch: &mut WcBatch) -> Result<usize, Error> {
+        let mut count = 0;
+        while batch.room() > 0 {
+            let Some(completion) = self.ahead.pop_front() else {
+                break;
+            };
+            batch.push(completion);
+            count += 1;
+        }
+        while batch.room() > 0 {
+            let want = batch.room().min(CHUNK);
+            let got = self.poll_chunk(want, |completion| batch.push(completion))?;
+            count += got;
+            if got < want {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Takes the oldest completion, if there is one. Never blocks or allocates.
+    ///
+    /// # Errors
+    /// As [`poll_into`](Self::poll_into).
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.ahead.pop_front() {
+            return Ok(Some(completion));
+        }
+        let mut found = None;
+        self.poll_chunk(1, |completion| found = Some(completion))?;
+        Ok(found)
+    }
+
+    #[inline]
+    fn poll_chunk(
+        &mut self,
+        want: usize,
+        mut each: impl FnMut(Completion),
+    ) -> Result<usize, Error> {
+        let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
+        let want = want.min(CHUNK);
+        // SAFETY: the queue is alive and only polled through `&mut self`; the array has room for `want` entries.
+        let got = unsafe {
+            ibverbs_sys::inline::ibv_poll_cq(
+                self.shared.raw(),
+                want as i32,
+                wcs.as_mut_ptr().cast(),
+            )
+        };
+        let got = match usize::try_from(got) {
+            Ok(got) => got.min(want),
+            Err(_) => return Err(Error::CqBroken { code: got }),
+        };
+        for wc in &wcs[..got] {
+            // SAFETY: the device wrote the first `got` entries. The fields it leaves undefined on failure are integers, and
+            // not looked at.
+            each(Completion::from_sys(self.shared.id, unsafe {
+                wc.assume_init_ref()
+            }));
+        }
+        Ok(got)
+    }
+
+    /// Asks for an event on the channel when the next completion arrives, or with `solicited` only for one that its sender
+    /// marked, or that failed. Completions already there cause none: poll once more afterwards.
+    ///
+    /// # Errors
+    /// [`Error::NoChannel`], or when the device refuses.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm(&mut self, solicited: bool) -> Result<(), Error> {
+        if self.shared.channel.is_none() {
+            return Err(Error::NoChannel);
+        }
+        // SAFETY: the queue is alive.
+        errno::check(unsafe {
+            ibverbs_sys::inline::ibv_req_notify_cq(self.shared.raw(), i32::from(solicited))
+        })
+        .map_err(|e| Error::verb("ibv_req_notify_cq", e))
+    }
+
+    /// Blocks until there is a completion to poll, or for at most `timeout` (`None`: for ever). `false` means that time ran out.
+    ///
+    /// Arms the queue and looks once more before it sleeps, so nothing is missed. Other queues may use the same channel, also
+    /// from other threads.
+    ///
+    /// # Errors
+    /// [`Error::NoChannel`], [`Error::CqBroken`], or when waiting itself fails.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let Some(channel) = self.shared.channel.clone() else {
+            return Err(Error::NoChannel);
+        };
+        // A timeout beyond what the clock can hold is for ever.
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if self.look()? {
+                return Ok(true);
+            }
+            self.arm(false)?;
+            if self.look()? {
+                return Ok(true);
+            }
+            if !channel.wait_for(self.shared.id, deadline)? {
+                return self.look();
+            }
+        }
+    }
+
+    /// Whether there is a completion; it is kept for the next poll.
+    fn look(&mut self) -> Result<bool, Error> {
+        if self.ahead.is_empty()
+            && let Some(completion) = self.poll()?
+        {
+            self.ahead.push_back(completion);
+        }
+        Ok(!self.ahead.is_empty())
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("id", &self.shared.id.0)
+            .field("depth", &self.depth())
+            .finish()
+    }
+}
+
+/// Builds a [`Cq`].
+#[derive(Debug)]
+#[must_use = "nothing is created before .build()"]
+pub struct CqBuilder {
+    ctx: Context,
+    depth: u32,
+    channel: Option<Channel>,
+}
+
+impl CqBuilder {
+    pub(crate) fn new(ctx: &Context, depth: u32) -> CqBuilder {
+        CqBuilder {
+            ctx: ctx.clone(),
+            depth,
+            channel: None,
+        }
+    }
+
+    /// Lets the queue be waited for, on this channel.
+    pub fn channel(mut self, channel: &Channel) -> CqBuilder {
+        self.channel = Some(channel.clone());
+        self
+    }
+
+    /// Creates the queue.
+    ///
+    /// # Errors
+    /// When the depth is 0 or more than the device has, the channel is another device's, or the device refuses.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn build(self) -> Result<Cq, Error> {
+        let max = self.ctx.query_device().max_cqe.min(i32::MAX as u32);
+        Error::in_range(
+            "depth of a completion queue",
+            self.depth.into(),
+            1,
+            max.into(),
+        )?;
+        let id = CqId::next();
+        let channel = match &self.channel {
+            Some(channel) if !channel.context().same(&self.ctx) => {
+                return Err(Error::OtherDevice {
+                    what: "the channel",
+                });
+            }
+            Some(channel) => channel.raw(),
+            None => std::ptr::null_mut(),
+        };
+        // The identity travels as the queue's context pointer and comes back with its events; it is never followed.
+        let token = std::ptr::without_provenance_mut(id.0 as usize);
+        let create = self.ctx.api().ibv_create_cq;
+        // SAFETY: the context is open, the channel is its own, or none.
+        let cq =
+            errno::object(unsafe { create(self.ctx.raw(), self.depth as i32, token, channel, 0) })
+                .map_err(|e| {
+                    Error::hinted("ibv_create_cq", e, format!("{} entries", self.depth))
+                })?;
+        if let Some(channel) = &self.channel {
+            channel.join(id);
+        }
+        Ok(Cq {
+            shared: Arc::new(CqShared {
+                cq,
+                id,
+                ctx: self.ctx,
+                channel: self.channel,
+                tags: Mutex::default(),
+            }),
+            ahead: VecDeque::with_capacity(1),
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! Posting failed, and the work comes back.
+
+use std::fmt;
+use std::io;
+
+use crate::exclusive::Exclusive;
+
+/// Why a work request was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostErrorKind {
+    /// All slots of the queue are in use. Slots of a send queue are freed when a signalled work request has completed, was
+    /// retired, and the buffers of it and of those before it were taken.
+    QueueFull {
+        /// Slots there are.
+        depth: u32,
+        /// Slots whose work is done, and whose buffers wait to be taken.
+        untaken: u32,
+    },
+    /// More segments than the queue pair was built for.
+    TooManySegments {
+        /// Segments of the work request.
+        count: usize,
+        /// Segments allowed.
+        max: usize,
+    },
+    /// Longer than the port's longest message.
+    TooLong {
+        /// Bytes of the work request.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// More inline bytes than the queue pair was built for.
+    InlineTooLong {
+        /// Bytes of the work request.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// The remote region is shorter than the local memory.
+    RemoteTooSmall {
+        /// Bytes of the work request.
+        len: u64,
+        /// Bytes of the remote region.
+        remote: u64,
+    },
+    /// The device refused, with this errno.
+    Device {
+        /// `EINVAL`: the queue pair is not in a state to send; `ENOMEM`: the device's own queue is full.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for PostErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            PostErrorKind::QueueFull { depth, untaken: 0 } => {
+                write!(
+                    f,
+                    "the queue is full: all {depth} slots are in flight; poll, and signal some of the work"
+                )
+            }
+            PostErrorKind::QueueFull { depth, untaken } => write!(
+                f,
+                "the queue is full: {untaken} of its {depth} slots are done and wait for their buffers to be taken"
+            ),
+            PostErrorKind::TooManySegments { count, max } => {
+                write!(
+                    f,
+                    "{count} segments, but the queue pair was built for {max}"
+                )
+            }
+            PostErrorKind::TooLong { len, max } => {
+                write!(
+                    f,
+                    "{len} bytes, but the longest message of the port has {max}"
+                )
+            }
+            PostErrorKind::InlineTooLong { len, max } => {
+                write!(
+                    f,
+                    "{len} bytes inline, but the queue pair was built for {max}: see RcBuilder::max_inline"
+                )
+            }
+            PostErrorKind::RemoteTooSmall { len, remote } => {
+                write!(f, "{len} bytes for a remote region of {remote}")
+            }
+            PostErrorKind::Device { errno } => {
+                let hint = match errno {
+                    libc::EINVAL => " (is the queue pair connected?)",
+                    libc::ENOMEM => " (the device's queue is full)",
+                    _ => "",
+                };
+                write!(
+                    f,
+                    "the device refused the work request: {}{hint}",
+                    io::Error::from_raw_os_error(errno)
+                )
+            }
+        }
+    }
+}
+
+/// A work request was not posted; what it was to carry comes back with [`into_inner`](Self::into_inner).
+///
+/// Small, whatever `T` is, and `Send + Sync`, so that it passes through `?` and into boxed errors. Making one allocates.
+pub struct PostError<T> {
+    kind: PostErrorKind,
+    work: Exclusive<Box<T>>,
+}
+
+impl<T> PostError<T> {
+    #[cold]
+    pub(crate) fn new(kind: PostErrorKind, work: T) -> PostError<T> {
+        PostError {
+            kind,
+            work: Exclusive::new(Box::new(work)),
+        }
+    }
+
+    /// Why it was not posted.
+    pub fn kind(&self) -> PostErrorKind {
+        self.kind
+    }
+
+    /// Whether it can be tried again once completions were handled.
+    pub fn is_full(&self) -> bool {
+        matches!(
+            self.kind,
+            PostErrorKind::QueueFull { .. }
+                | PostErrorKind::Device {
+                    errno: libc::ENOMEM
+                }
+        )
+    }
+
+    /// What was to be posted.
+    pub fn into_inner(self) -> T {
+        *self.work.into_inner()
+    }
+}
+
+impl<T> fmt::Display for PostError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not posted: {}", self.kind)
+    }
+}
+
+impl<T> fmt::Debug for PostError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostError")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> std::error::Error for PostError<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn is_small_shareable_and_gives_the_work_back() {
+        fn shareable<E: std::error::Error + Send + Sync + 'static>(_: &E) {}
+        let e = PostError::new(
+            PostErrorKind::QueueFull {
+                depth: 4,
+                untaken: 1,
+            },
+            Cell::new([7u8; 500]),
+        );
+        shareable(&e);
+        assert!(size_of_val(&e) <= 40);
+        assert!(e.is_full());
+        assert!(e.to_string().contains("1 of its 4 slots"));
+        assert_eq!(e.into_inner().into_inner(), [7; 500]);
+    }
+}

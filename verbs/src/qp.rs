@@ -1,0 +1,309 @@
+//! The queue pair behind two queues, and the memory its work requests use.
+//!
+//! Normal operation: each half ([`SendQueue`], [`RecvQueue`]) reaches its own ring of work in flight through a pointer into
+//! [`Shared`], which both keep alive. Nobody else uses a ring while its half exists.
+//!
+//! The end: when the last half (or [`RcSetup`](crate::RcSetup), which can only connect) is dropped, the queue pair is driven to the
+//! error state and destroyed; only then are the rings dropped. If it cannot be destroyed, the device may still use the
+//! memory: rings, domain and completion queues are leaked. [`destroy`] does the same in time and hands the values back. A half
+//! that is forgotten keeps everything as it is for ever. The state RESET, in which devices drop work silently, is never
+//! used.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
+use parking_lot::Mutex;
+
+use crate::cq::CqShared;
+use crate::errno;
+use crate::ring::Ring;
+use crate::{DestroyError, Pd, QueueId, RecvQueue, SendQueue, Wc, WcError};
+
+/// What the completion of a work request said.
+pub(crate) type Outcome = Result<Wc, WcError>;
+
+/// What a queue was granted when its queue pair was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) send_sge: u32,
+    pub(crate) read_sge: u32,
+    pub(crate) recv_sge: u32,
+    pub(crate) inline: u32,
+    pub(crate) message: u32,
+}
+
+/// A queue's tag on its completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) tag: u16,
+    pub(crate) first: u64,
+}
+
+/// The queue pair, and what must outlive it.
+pub(crate) struct QpCore {
+    state: Mutex<State>,
+    qp_num: u32,
+    limits: Limits,
+    send: Place,
+    recv: Place,
+    send_cq: Arc<CqShared>,
+    recv_cq: Arc<CqShared>,
+    pd: Pd,
+}
+
+enum State {
+    Alive(NonNull<ibv_qp>),
+    Destroyed,
+    /// The device would not destroy it.
+    Leaked,
+}
+
+// SAFETY: the verbs on a queue pair may be called from any thread; the pointer is only followed by the device's functions.
+unsafe impl Send for QpCore {}
+// SAFETY: as above.
+unsafe impl Sync for QpCore {}
+
+impl QpCore {
+    pub(crate) fn new(
+        qp: NonNull<ibv_qp>,
+        limits: Limits,
+        (send_cq, send): (Arc<CqShared>, Place),
+        (recv_cq, recv): (Arc<CqShared>, Place),
+        pd: Pd,
+    ) -> QpCore {
+        QpCore {
+            // SAFETY: a queue pair just created, whose number does not change.
+            qp_num: unsafe { qp.as_ref().qp_num },
+            state: Mutex::new(State::Alive(qp)),
+            limits,
+            send,
+            recv,
+            send_cq,
+            recv_cq,
+            pd,
+        }
+    }
+
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Runs `f` on the queue pair, unless it was destroyed; it is not destroyed meanwhile.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(*mut ibv_qp) -> T) -> Option<T> {
+        match &*self.state.lock() {
+            State::Alive(qp) => Some(f(qp.as_ptr())),
+            State::Destroyed | State::Leaked => None,
+        }
+    }
+
+    #[doc(alias = "ibv_modify_qp")]
+    pub(crate) fn modify(
+        &self,
+        qp: *mut ibv_qp,
+        attr: &mut ibv_qp_attr,
+        what: mask,
+    ) -> io::Result<()> {
+        // SAFETY: the queue pair is alive, as `with` and the halves guarantee, and `attr` is complete.
+        errno::check(unsafe { (self.pd.api().ibv_modify_qp)(qp, attr, what.0 as i32) })
+    }
+
+    /// Everything posted and not completed, and whatever is posted from now on, completes with an error.
+    pub(crate) fn set_error(&self, qp: *mut ibv_qp) -> io::Result<()> {
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_ERR,
+            ..Default::default()
+        };
+        self.modify(qp, &mut attr, mask::IBV_QP_STATE)
+    }
+
+    /// Destroys the queue pair, after which the device touches no memory for it. `next` are the sequence numbers its queues
+    /// would use next. Success when it is destroyed already.
+    #[doc(alias = "ibv_destroy_qp")]
+    fn destroy(&self, next_send: u64, next_recv: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let State::Alive(qp) = *state else {
+            return Ok(());
+        };
+        // In the error state the device stops by itself. Whether it got there or not, destroying is what counts.
+        let _ = self.set_error(qp.as_ptr());
+        // SAFETY: alive, and not used again after success: the halves are consumed or gone.
+        errno::check(unsafe { (self.pd.api().ibv_destroy_qp)(qp.as_ptr()) })?;
+        *state = State::Destroyed;
+        drop(state);
+        self.send_cq
+            .release_tag(self.send.tag, next_send, self.limits.send_depth);
+        self.recv_cq
+            .release_tag(self.recv.tag, next_recv, self.limits.recv_depth);
+        Ok(())
+    }
+
+    /// Gives up on destroying it: whatever the device may still use is never freed, its tags never used again.
+    fn leak(&self) {
+        *self.state.lock() = State::Leaked;
+        std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
+    }
+}
+
+impl Drop for QpCore {
+    /// For a queue pair that never had queues; else it is done already.
+    fn drop(&mut self) {
+        if self.destroy(self.send.first, self.recv.first).is_err() {
+            self.leak();
+        }
+    }
+}
+
+/// The queue pair and its rings.
+pub(crate) struct Shared<S, R> {
+    core: QpCore,
+    send: UnsafeCell<ManuallyDrop<Ring<S, Outcome>>>,
+    recv: UnsafeCell<ManuallyDrop<Ring<R, Outcome>>>,
+}
+
+// SAFETY: each ring is used by its half alone, of which there is one, and by `drop`.
+unsafe impl<S: Send, R: Send> Sync for Shared<S, R> {}
+// `Send` follows from the fields; the assertion keeps it so.
+const _: fn() = || {
+    fn send<T: Send>() {}
+    send::<Shared<u8, u8>>();
+};
+
+impl<S: Send + 'static, R: Send + 'static> Shared<S, R> {
+    /// The two halves, and what keeps the queue pair alive besides them.
+    pub(crate) fn split(core: QpCore) -> (Arc<dyn Keep>, Half<S>, Half<R>) {
+        let shared = Arc::new(Shared::<S, R> {
+            send: UnsafeCell::new(ManuallyDrop::new(Ring::new(
+                core.limits.send_depth,
+                core.send.first,
+            ))),
+            recv: UnsafeCell::new(ManuallyDrop::new(Ring::new(
+                core.limits.recv_depth,
+                core.recv.first,
+            ))),
+            core,
+        });
+        let core = &shared.core;
+        // A new queue pair is alive.
+        let qp = core.with(|qp| qp).unwrap_or(std::ptr::null_mut());
+        // SAFETY: the pointers are into the shared object, which each half keeps, and are not null. `ManuallyDrop` has the
+        // representation of what it holds.
+        let (send, recv) = unsafe {
+            (
+                NonNull::new_unchecked(shared.send.get().cast::<Ring<S, Outcome>>()),
+                NonNull::new_unchecked(shared.recv.get().cast::<Ring<R, Outcome>>()),
+            )
+        };
+        let send_id = QueueId::new(core.send_cq.id(), core.send.tag);
+        let recv_id = QueueId::new(core.recv_cq.id(), core.recv.tag);
+        let keep: Arc<dyn Keep> = shared;
+        (
+            keep.clone(),
+            Half::new(send, qp, send_id, keep.clone()),
+            Half::new(recv, qp, recv_id, keep),
+        )
+    }
+}
+
+impl<S, R> Drop for Shared<S, R> {
+    fn drop(&mut self) {
+        let (send, recv) = (self.send.get_mut(), self.recv.get_mut());
+        match self.core.destroy(send.next_seq(), recv.next_seq()) {
+            // SAFETY: dropped here only, and the device has given the memory up.
+            Ok(()) => unsafe {
+                ManuallyDrop::drop(send);
+                ManuallyDrop::drop(recv);
+            },
+            Err(_) => self.core.leak(),
+        }
+    }
+}
+
+/// A [`Shared`] of whatever types.
+pub(crate) trait Keep: Send + Sync {
+    fn core(&self) -> &QpCore;
+}
+
+impl<S: Send, R: Send> Keep for Shared<S, R> {
+    fn core(&self) -> &QpCore {
+        &self.core
+    }
+}
+
+/// One queue's access to its ring. `Send`, and not `Sync`.
+pub(crate) struct Half<T> {
+    ring: NonNull<Ring<T, Outcome>>,
+    /// Alive as long as the half: only [`destroy`], which consumes both halves, destroys it earlier.
+    pub(crate) qp: *mut ibv_qp,
+    pub(crate) id: QueueId,
+    keep: Arc<dyn Keep>,
+}
+
+// SAFETY: the half is the only user of its ring, whose values are `Send`; the verbs may be called from any thread.
+unsafe impl<T: Send> Send for Half<T> {}
+
+impl<T> Half<T> {
+    fn new(
+        ring: NonNull<Ring<T, Outcome>>,
+        qp: *mut ibv_qp,
+        id: QueueId,
+        keep: Arc<dyn Keep>,
+    ) -> Half<T> {
+        Half { ring, qp, id, keep }
+    }
+
+    #[inline]
+    pub(crate) fn ring(&mut self) -> &mut Ring<T, Outcome> {
+        // SAFETY: `keep` keeps it alive, and nobody else uses it while the half exists.
+        unsafe { self.ring.as_mut() }
+    }
+
+    #[inline]
+    pub(crate) fn ring_ref(&self) -> &Ring<T, Outcome> {
+        // SAFETY: as above.
+        unsafe { self.ring.as_ref() }
+    }
+
+    pub(crate) fn core(&self) -> &QpCore {
+        self.keep.core()
+    }
+}
+
+/// Destroys a queue pair and hands back everything that was in its queues, oldest first, completed or not.
+///
+/// Dropping both halves destroys it as well, and drops the values.
+///
+/// # Errors
+/// [`DestroyError`] when the halves do not belong together (both are dropped then), or the device refuses; in that case
+/// whatever it may still use is leaked, unless a second attempt, made right away, succeeds and drops it.
+#[doc(alias = "ibv_destroy_qp")]
+pub fn destroy<S: Send + 'static, R: Send + 'static>(
+    send: SendQueue<S>,
+    recv: RecvQueue<R>,
+) -> Result<(Vec<S>, Vec<R>), DestroyError> {
+    let (mut send, mut recv) = (send.into_half(), recv.into_half());
+    if !std::ptr::addr_eq(send.core(), recv.core()) {
+        return Err(DestroyError::DifferentQueuePairs {
+            send: send.core().qp_num(),
+            recv: recv.core().qp_num(),
+        });
+    }
+    let (next_send, next_recv) = (send.ring().next_seq(), recv.ring().next_seq());
+    send.core()
+        .destroy(next_send, next_recv)
+        .map_err(DestroyError::Refused)?;
+    Ok((send.ring().drain(), recv.ring().drain()))
+}

@@ -1,0 +1,296 @@
+//! Send queues.
+
+use std::fmt;
+
+use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+
+use crate::errno;
+use crate::qp::{Half, Limits};
+use crate::wr::{Incoming, Op, Outgoing};
+use crate::{
+    Completion, Error, Gather, PostError, PostErrorKind, QueueId, RemoteRegion, SgeList, Stale,
+    StoredAs, Wc, WcError, Wr,
+};
+
+/// The sending half of a queue pair. It holds the `T`s it was given until their completions.
+///
+/// A slot is in use from `post` until its buffer was taken, which needs the completion of this or of later signalled work. So
+/// some of the work must be [`signaled`](Wr::signaled); see [`free_slots`](Self::free_slots).
+///
+/// `Send`, and not `Sync`: it can move to another thread, and posting takes `&mut self`.
+///
+/// ```
+/// # use verbs::{Device, Private};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ctx = Device::open_spec("soft0")?;
+/// let pd = ctx.alloc_pd()?;
+/// let mut cq = ctx.cq(64).build()?;
+/// let (a, b) = (pd.rc(&cq).send_depth(8).recv_depth(8).build()?, pd.rc(&cq).send_depth(8).recv_depth(8).build()?);
+/// let (ea, eb) = (a.endpoint(), b.endpoint());
+/// let (mut tx, _) = a.connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&eb)?;
+/// let (_tx, mut rx) = b.connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&ea)?;
+///
+/// rx.post(pd.register(vec![0; 64])?)?;
+/// tx.send(pd.register(b"hello".to_vec())?).signaled().post()?;
+/// let mut seen = 0;
+/// while seen < 2 {
+///     let Some(wc) = cq.poll()? else { continue };
+///     seen += 1;
+///     if wc.queue() == rx.id() {
+///         assert_eq!(rx.redeem(wc)??.bytes(), b"hello");
+///     } else {
+///         let mut done = tx.retire(wc)?;
+///         while let Some((buffer, result)) = tx.take(&mut done) {
+///             result?;
+///             assert_eq!(&buffer[..], b"hello");
+///         }
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[doc(alias = "ibv_qp")]
+pub struct SendQueue<T> {
+    half: Half<T>,
+    limits: Limits,
+}
+
+/// The right to take the buffers that a completion retired, with [`SendQueue::take`].
+///
+/// Not bound to the queue by a borrow, so that the queue can be used while taking. What an old token could take may have been
+/// taken with a newer one; it then yields nothing.
+#[derive(Debug)]
+#[must_use = "take the buffers with SendQueue::take: until then their slots are in use"]
+pub struct Done {
+    queue: QueueId,
+    upto: u64,
+}
+
+impl<T: Send + 'static> SendQueue<T> {
+    pub(crate) fn new(half: Half<T>) -> SendQueue<T> {
+        let limits = *half.core().limits();
+        SendQueue { half, limits }
+    }
+
+    pub(crate) fn into_half(self) -> Half<T> {
+        self.half
+    }
+
+    /// Its identity: completions with the same belong here.
+    #[inline]
+    pub fn id(&self) -> QueueId {
+        self.half.id
+    }
+
+    /// Number of the queue pair.
+    pub fn qp_num(&self) -> u32 {
+        self.half.core().qp_num()
+    }
+
+    /// A message for the peer's next posted receive.
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline]
+    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T>
+    where
+        T: Gather,
+    {
+        Wr::new(
+            self,
+            Outgoing(work.into()),
+            Op::new(ibv_wr_opcode::IBV_WR_SEND, None),
+        )
+    }
+
+    /// Writes into the peer's memory, from the start of `remote`.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline]
+    pub fn write(&mut self, work: impl Into<T>, remote: RemoteRegion) -> Wr<'_, T>
+    where
+        T: Gather,
+    {
+        Wr::new(
+            self,
+            Outgoing(work.into()),
+            Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
+        )
+    }
+
+    /// Reads from the peer's memory, from the start of `remote`, as much as `into` has room for.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline]
+    pub fn read<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Incoming<S>> {
+        Wr::new(
+            self,
+            Incoming(into),
+            Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+        )
+    }
+
+    /// What the device would refuse, or worse, would not.
+    #[inline]
+    fn check(&self, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
+        let ring = self.half.ring_ref();
+        if ring.free() == 0 {
+            return Err(PostErrorKind::QueueFull {
+                depth: ring.depth(),
+                untaken: ring.retired_untaken(),
+            });
+        }
+        let max_sge = if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ {
+            self.limits.read_sge
+        } else {
+            self.limits.send_sge
+        } as usize;
+        if list.overflowed() || list.len() > max_sge {
+            return Err(PostErrorKind::TooManySegments {
+                count: list.len(),
+                max: max_sge,
+            });
+        }
+        let len = list.total_len();
+        if let Some(remote) = &op.remote
+            && len > remote.len
+        {
+            return Err(PostErrorKind::RemoteTooSmall {
+                len,
+                remote: remote.len,
+            });
+        }
+        if len > self.limits.message.into() {
+            return Err(PostErrorKind::TooLong {
+                len,
+                max: self.limits.message.into(),
+            });
+        }
+        if op.flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 && len > self.limits.inline.into() {
+            return Err(PostErrorKind::InlineTooLong {
+                len,
+                max: self.limits.inline.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// `list` holds the segments of `value`.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        value: T,
+        list: &mut SgeList,
+        op: Op,
+    ) -> Result<(), PostError<T>> {
+        if let Err(kind) = self.check(list, &op) {
+            return Err(PostError::new(kind, value));
+        }
+        let mut wr = ibv_send_wr {
+            wr_id: self.half.id.wr_id(self.half.ring_ref().next_seq()),
+            sg_list: list.as_sys(),
+            num_sge: list.len() as i32,
+            opcode: op.opcode,
+            send_flags: op.flags,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.imm_data = op.imm;
+        if let Some(remote) = op.remote {
+            wr.wr.rdma.remote_addr = remote.addr;
+            wr.wr.rdma.rkey = remote.rkey.0;
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
+        // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(self.half.qp, &mut wr, &mut bad) };
+        if ret != 0 {
+            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+            return Err(PostError::new(PostErrorKind::Device { errno }, value));
+        }
+        let pushed = self.half.ring().push(value);
+        debug_assert!(pushed.is_ok(), "a free slot was there before");
+        // Never dropped on the way: the device has it.
+        std::mem::forget(pushed);
+        Ok(())
+    }
+
+    /// Takes note of a completion: its work and all older work of this queue is done. The buffers are then taken with
+    /// [`take`](Self::take).
+    ///
+    /// # Errors
+    /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
+    #[inline]
+    pub fn retire(&mut self, completion: Completion) -> Result<Done, Stale> {
+        let upto = completion.seq();
+        if completion.queue() != self.half.id
+            || !self.half.ring().retire(upto, completion.outcome())
+        {
+            return Err(Stale {
+                completion,
+                queue: self.half.id,
+            });
+        }
+        Ok(Done {
+            queue: self.half.id,
+            upto,
+        })
+    }
+
+    /// The next buffer that `done` covers, oldest first, and how its work ended; `None` when there is no more.
+    ///
+    /// Older work that was not signalled succeeded, since failures always have completions of their own.
+    #[inline]
+    pub fn take(&mut self, done: &mut Done) -> Option<(T, Result<Wc, WcError>)> {
+        if done.queue != self.half.id {
+            return None;
+        }
+        let (value, outcome) = self.half.ring().pop(done.upto)?;
+        Some((value, outcome.unwrap_or(Ok(Wc::IMPLIED))))
+    }
+
+    /// Work requests that can be posted now.
+    #[inline]
+    pub fn free_slots(&self) -> u32 {
+        self.half.ring_ref().free()
+    }
+
+    /// Work requests that the device may still be working on.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.half.ring_ref().in_flight()
+    }
+
+    /// Slots there are.
+    #[inline]
+    pub fn depth(&self) -> u32 {
+        self.half.ring_ref().depth()
+    }
+
+    /// Bytes that [`Wr::inline`] can carry, as the device granted.
+    pub fn max_inline(&self) -> u32 {
+        self.limits.inline
+    }
+
+    /// Drives the queue pair to the error state: everything in both queues completes, what was not done with
+    /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the connection is over.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn set_error(&mut self) -> Result<(), Error> {
+        self.half
+            .core()
+            .set_error(self.half.qp)
+            .map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
+    }
+}
+
+impl<T> fmt::Debug for SendQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ring = self.half.ring_ref();
+        f.debug_struct("SendQueue")
+            .field("id", &self.half.id)
+            .field("outstanding", &ring.in_flight())
+            .field("depth", &ring.depth())
+            .finish()
+    }
+}

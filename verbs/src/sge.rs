@@ -1,0 +1,254 @@
+//! Segments, and the contracts of memory in flight.
+//!
+//! A work request names memory by address; the device uses the addresses until the completion, whatever becomes of the Rust
+//! value meanwhile. The two unsafe traits here are the contracts that make handing a value to a queue enough:
+//!
+//! * [`Gather`]: the device will *read* the memory;
+//! * [`Scatter`]: the device will *write* it.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use ibverbs_sys::ibv_sge;
+
+use crate::LKey;
+
+/// One segment of a work request.
+///
+/// Source: `ibv_post_send(3)`, `struct ibv_sge`.
+#[doc(alias = "ibv_sge")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sge {
+    /// First address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Key of the memory region the segment lies in.
+    pub lkey: LKey,
+}
+
+// `SgeList` hands its array to the device as it is.
+const _: () = {
+    assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
+    assert!(std::mem::offset_of!(Sge, addr) == std::mem::offset_of!(ibv_sge, addr));
+    assert!(std::mem::offset_of!(Sge, len) == std::mem::offset_of!(ibv_sge, length));
+    assert!(std::mem::offset_of!(Sge, lkey) == std::mem::offset_of!(ibv_sge, lkey));
+};
+
+/// The segments of one work request, gathered on the stack.
+///
+/// Holds [`CAPACITY`](Self::CAPACITY) segments. Further ones are counted but not kept, and make the post fail with
+/// [`TooManySegments`](crate::PostErrorKind::TooManySegments).
+pub struct SgeList {
+    len: usize,
+    pushed: usize,
+    bytes: u64,
+    sges: [MaybeUninit<Sge>; SgeList::CAPACITY],
+}
+
+impl SgeList {
+    /// Segments a list holds; more than devices in use take in one work request.
+    pub const CAPACITY: usize = 32;
+
+    /// Segments longer than this are split by [`push_bytes`](Self::push_bytes).
+    const LONGEST: usize = 1 << 31;
+
+    /// An empty list.
+    #[inline]
+    pub const fn new() -> SgeList {
+        SgeList {
+            len: 0,
+            pushed: 0,
+            bytes: 0,
+            sges: [MaybeUninit::uninit(); SgeList::CAPACITY],
+        }
+    }
+
+    /// Adds a segment.
+    #[inline]
+    pub fn push(&mut self, sge: Sge) {
+        self.pushed += 1;
+        self.bytes += u64::from(sge.len);
+        if let Some(slot) = self.sges.get_mut(self.len) {
+            slot.write(sge);
+            self.len += 1;
+        }
+    }
+
+    /// Adds memory of any length, as one segment up to 2 GiB, else as several.
+    #[inline]
+    pub fn push_bytes(&mut self, addr: u64, len: usize, lkey: LKey) {
+        if len <= Self::LONGEST {
+            self.push(Sge {
+                addr,
+                len: len as u32,
+                lkey,
+            });
+        } else {
+            self.push_long(addr, len, lkey);
+        }
+    }
+
+    #[cold]
+    fn push_long(&mut self, mut addr: u64, mut len: usize, lkey: LKey) {
+        while len > 0 {
+            let part = len.min(Self::LONGEST);
+            self.push(Sge {
+                addr,
+                len: part as u32,
+                lkey,
+            });
+            addr += part as u64;
+            len -= part;
+        }
+    }
+
+    /// Segments pushed, the ones that found no room included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.pushed
+    }
+
+    /// Whether nothing was pushed.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.pushed == 0
+    }
+
+    /// Sum of the segments' lengths.
+    #[inline]
+    pub fn total_len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether more segments were pushed than the list holds.
+    #[inline]
+    pub fn overflowed(&self) -> bool {
+        self.pushed > self.len
+    }
+
+    /// The segments kept.
+    #[inline]
+    pub fn as_slice(&self) -> &[Sge] {
+        // SAFETY: `push` wrote the first `len` entries.
+        unsafe { std::slice::from_raw_parts(self.sges.as_ptr().cast::<Sge>(), self.len) }
+    }
+
+    /// The array as the verbs take it; they read it only, and not after the call.
+    #[inline]
+    pub(crate) fn as_sys(&mut self) -> *mut ibv_sge {
+        self.sges.as_mut_ptr().cast()
+    }
+}
+
+impl Default for SgeList {
+    fn default() -> Self {
+        SgeList::new()
+    }
+}
+
+impl std::fmt::Debug for SgeList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+/// Memory that a device may read while the value sits in a queue: what can be sent.
+///
+/// # Safety
+/// From `gather` until the value is dropped:
+/// * the addresses given stay valid and keep their meaning, also when the value is moved, and for ever if it is forgotten;
+/// * nobody writes the memory, except through cells (atomics, [`Exposed`](crate::Exposed)), and no `&mut` to it exists.
+///
+/// Work requests of a queue pair are checked by the device against the keys; a wrong key ends in an error completion and
+/// breaks no rule.
+pub unsafe trait Gather: Send + 'static {
+    /// Adds the segments, in order, to `out`.
+    fn gather(&self, out: &mut SgeList);
+}
+
+/// Memory that a device may write while the value sits in a queue: what can receive, or be the destination of a READ.
+///
+/// # Safety
+/// From `scatter` until the value is dropped, or until whoever holds it has seen its completion:
+/// * the addresses given stay valid and keep their meaning, also when the value is moved, and for ever if it is forgotten;
+/// * no reference to the memory exists (other than to cells) that is not borrowed from the value itself.
+///
+/// Any bytes may be written: the memory must be of a type for which all bytes are valid.
+pub unsafe trait Scatter: Send + 'static {
+    /// Adds the segments, in order, to `out`.
+    fn scatter(&mut self, out: &mut SgeList);
+}
+
+/// Receive memory that is one slice, so that a message can be shown as `&[u8]`.
+pub trait Contiguous: Scatter {
+    /// All of the memory that [`scatter`](Scatter::scatter) hands out.
+    fn bytes(&self) -> &[u8];
+}
+
+/// Scatter memory that a queue of `T` can hold while a READ fills it.
+///
+/// A send queue holds one type; READ needs memory that may be written, which not every value of that type is. The argument
+/// type of [`SendQueue::read`](crate::SendQueue::read) proves that it is, and `store` makes it what the queue holds.
+///
+/// # Safety
+/// The memory named by `scatter` obeys [`Scatter`]'s contract for the life of the stored value as well.
+pub unsafe trait StoredAs<T>: Scatter {
+    /// Turns the memory into what the queue holds, without moving the bytes.
+    fn store(self) -> T;
+}
+
+// SAFETY: the value stays what it is.
+unsafe impl<T: Scatter> StoredAs<T> for T {
+    #[inline]
+    fn store(self) -> T {
+        self
+    }
+}
+
+// SAFETY: a shared reference count adds no way to write frozen memory, and the clone in the queue keeps it alive.
+unsafe impl<M: crate::Memory> Gather for Arc<crate::Readable<M>> {
+    #[inline]
+    fn gather(&self, out: &mut SgeList) {
+        (**self).gather(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn overflow_is_remembered_not_written() {
+        let mut list = SgeList::new();
+        for i in 0..40 {
+            list.push(Sge {
+                addr: i,
+                len: 1,
+                lkey: LKey(0),
+            });
+        }
+        assert!(list.overflowed());
+        assert_eq!(
+            (list.len(), list.as_slice().len(), list.total_len()),
+            (40, 32, 40)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn long_memory_is_covered_without_gap(addr in 0u64..1 << 40, len in 0usize..1 << 34) {
+            let mut list = SgeList::new();
+            list.push_bytes(addr, len, LKey(3));
+            prop_assert_eq!(list.total_len(), len as u64);
+            let mut at = addr;
+            for s in list.as_slice() {
+                prop_assert_eq!(s.addr, at);
+                at += u64::from(s.len);
+            }
+            prop_assert_eq!(at, addr + len as u64);
+        }
+    }
+}
