@@ -1,5 +1,62 @@
-//! A verbs device in user space: RDMA semantics on any Linux machine
+//! A verbs device in user space: RDMA semantics on any Linux machine.
+//!
+//! No kernel module, no root, no adapter. [`api`] is the same table of functions that libibverbs would be; it holds one
+//! device, `soft0`, which connects queue pairs between threads and between processes of one user on one host.
+//!
+//! # How it works
+//!
+//! *The target is passive.* The thread that posts a work request does all of it: it checks keys and state, moves the bytes,
+//! and leaves an entry in a ring in shared memory (a *lane*) that the target's next poll takes out. The target may be asleep
+//! or stopped. There is no daemon; one thread per process, the [`watcher`], sleeps until work that had to wait can go on.
+//!
+//! ```text
+//!   initiator's process                               target's process
+//!   post_send ── checks ── copies ──────────────────▶ arena (mapped, or by process_vm)
+//!                └─────── lane entry ───────────────▶ lane ── poll_cq ──▶ completion
+//!                         wake-up if armed ─────────▶ channel
+//!   own completion ◀── private ring
+//! ```
+//!
+//! *The kernel keeps peers out* where that is free: segments and private or readable memory files are sealed against
+//! writable maps. *Memory is given back only when quiet*, see [`quiet`].
+//!
+//! Never use the device between processes that distrust one another: all of them run as one user and can trace each other
+//! anyway. But a peer that scribbles over everything it has mapped does not crash the engine: what is read from peer-writable
+//! memory is copied once, then checked.
+//!
+//! # Environment
+//!
+//! * `VERBATIM_DIR`: where processes find each other; else `XDG_RUNTIME_DIR`, `/dev/shm`, `/tmp`.
+//! * `VERBATIM_ASYNC=<seed>`: the asynchronous mode, see [`set_async`].
 
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod asynch;
+mod channel;
 mod copy;
+mod cq;
+mod device;
+mod execute;
+mod lane;
+mod layout;
 pub mod memory;
 mod os;
+mod peer;
+mod process;
+mod qp;
+mod qp_state;
+mod quiet;
+mod recv;
+mod region;
+mod segment;
+mod send;
+mod send_done;
+mod sync;
+mod tables;
+mod transfer;
+mod verbs;
+mod watcher;
+
+pub use device::set_async;
+pub use verbs::api;

@@ -27,6 +27,7 @@ fn other_process() {
         "fork" => sealed::fork_with_memory(),
         "hold" => slots::hold(&arguments[1..]),
         "hold and fork" => slots::hold_and_fork(&arguments[1..]),
+        "fork and drop" => slots::fork_and_drop(&arguments[1..]),
         "churn" => slots::churn(&arguments[1..]),
         "sleep unprivileged" => access::sleep_unprivileged(&arguments[1..]),
         "probe unprivileged" => access::probe_unprivileged(&arguments[1..]),

@@ -40,6 +40,34 @@ pub(super) fn hold_and_fork(words: &[&str]) {
     hear();
 }
 
+pub(super) fn fork_and_drop(words: &[&str]) {
+    let base = Path::new(words[0]);
+    let slot = claim(base);
+    // SAFETY: the child drops its copy of the slot, which makes a few system calls, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    assert_ne!(child, -1);
+    if child == 0 {
+        drop(slot);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` lives across the call.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    let found = Directory::open_at(base).unwrap().lookup(slot.index);
+    assert_eq!(found.unwrap(), mine());
+    tell("still mine");
+}
+
+#[test]
+fn a_forked_child_does_not_give_its_parents_slot_back() {
+    let scratch = Scratch::new();
+    let mut other = Other::start(&["fork and drop", scratch.path().to_str().unwrap()]);
+    assert_eq!(other.hear(), "still mine");
+    other.finish();
+}
+
 #[test]
 fn a_slot_is_found_while_its_holder_lives_and_removed_after_a_kill() {
     let scratch = Scratch::new();

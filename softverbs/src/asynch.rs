@@ -1,0 +1,79 @@
+//! The asynchronous mode: a helper thread per context executes posted work later, in random slices.
+//!
+//! In the synchronous mode a work request is done when the post returns, so a program that reuses its buffer too early goes
+//! unpunished. Here, as on an adapter, sources are read at the last moment and destinations are written piece by piece
+//! while the program goes on.
+
+use crate::copy::Rng;
+use crate::qp::QpCore;
+use crate::transfer::Mover;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+#[derive(Default)]
+struct Queue {
+    ready: Vec<Arc<QpCore>>,
+    stop: bool,
+}
+
+pub(crate) struct Helper {
+    queue: Mutex<Queue>,
+    bell: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Helper {
+    pub fn start(seed: u64) -> io::Result<Arc<Helper>> {
+        let helper = Arc::new(Helper { queue: Mutex::default(), bell: Condvar::new(), thread: Mutex::default() });
+        let theirs = helper.clone();
+        let thread = std::thread::Builder::new().name("verbatim-async".into()).spawn(move || theirs.run(seed))?;
+        *helper.thread.lock() = Some(thread);
+        Ok(helper)
+    }
+
+    /// The queue pair has work that was not executed.
+    pub fn enqueue(&self, qp: &Arc<QpCore>) {
+        let mut queue = self.queue.lock();
+        if !queue.ready.iter().any(|q| Arc::ptr_eq(q, qp)) {
+            queue.ready.push(qp.clone());
+            self.bell.notify_one();
+        }
+    }
+
+    /// Ends the thread; what was not executed never is.
+    pub fn stop(&self) {
+        self.queue.lock().stop = true;
+        self.bell.notify_one();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        self.queue.lock().ready.clear();
+    }
+
+    fn run(&self, seed: u64) {
+        let mut rng = Rng::new(seed);
+        loop {
+            let qp = {
+                let mut queue = self.queue.lock();
+                while queue.ready.is_empty() && !queue.stop {
+                    self.bell.wait(&mut queue);
+                }
+                if queue.stop {
+                    return;
+                }
+                let at = rng.below(queue.ready.len() as u64) as usize;
+                queue.ready.swap_remove(at)
+            };
+            // Late, and by a different amount each time, but without a clock.
+            for _ in 0..rng.below(4) {
+                std::thread::yield_now();
+            }
+            let more = qp.send.lock().progress(&qp, &mut Mover::Slices(&mut rng), 1);
+            if more {
+                self.enqueue(&qp);
+            }
+        }
+    }
+}

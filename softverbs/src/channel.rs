@@ -1,0 +1,155 @@
+//! Completion channels: a pipe whose read end is the `fd` of `ibv_comp_channel`.
+//!
+//! Whoever completes something for an armed completion queue writes a [`Record`] (queue and armed generation) to the pipe,
+//! at most once per generation. What arrives is written by peers and therefore a hint: a record that does not name an armed
+//! queue of this channel, or names a generation that was delivered before, is dropped.
+
+use crate::cq::CqCore;
+use crate::layout::FdAdvert;
+use crate::os::pull::FileId;
+use crate::process::Process;
+use core::sync::atomic::Ordering;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
+
+/// A pipe, read end first; the write end never blocks.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: pipe2 fills two descriptors, which become ours.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+    set_nonblocking(&write)?;
+    Ok((read, write))
+}
+
+/// Sets `O_NONBLOCK`.
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain fcntl calls on a descriptor we own.
+    let rc = unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Publishes a descriptor.
+pub(crate) fn advertise(advert: &FdAdvert, fd: RawFd, id: FileId) {
+    advert.dev.store(id.dev, Ordering::Relaxed);
+    advert.ino.store(id.ino, Ordering::Relaxed);
+    advert.fd.store(fd, Ordering::Relaxed);
+}
+
+/// What is written to a channel's pipe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    /// Index of the completion queue in its owner.
+    pub cq: u32,
+    /// Low bits of the armed generation.
+    pub generation: u32,
+}
+
+impl Record {
+    pub const LEN: usize = 8;
+
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        (u64::from(self.cq) << 32 | u64::from(self.generation)).to_ne_bytes()
+    }
+
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Record {
+        let word = u64::from_ne_bytes(bytes);
+        Record { cq: (word >> 32) as u32, generation: word as u32 }
+    }
+
+    /// Writes the record; a full pipe wakes the reader anyway.
+    pub fn send(self, fd: &OwnedFd) {
+        let bytes = self.to_bytes();
+        // SAFETY: a live buffer and a descriptor we own. Eight bytes are atomic on a pipe.
+        unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+}
+
+pub(crate) struct ChannelCore {
+    process: &'static Process,
+    pub index: u32,
+    read: OwnedFd,
+    pub write: Arc<OwnedFd>,
+    cqs: Mutex<HashMap<u32, Weak<CqCore>>>,
+}
+
+impl ChannelCore {
+    pub fn new(process: &'static Process) -> io::Result<Arc<ChannelCore>> {
+        let (read, write) = pipe()?;
+        let id = FileId::of(&write)?;
+        let index = process.take_channel().ok_or(io::ErrorKind::OutOfMemory)? as u32;
+        let advert = process.segment.channel(index as usize);
+        advertise(&advert.pipe, write.as_raw_fd(), id);
+        advert.serial.fetch_add(1, Ordering::Release);
+        Ok(Arc::new(ChannelCore { process, index, read, write: Arc::new(write), cqs: Mutex::default() }))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.read.as_raw_fd()
+    }
+
+    pub fn add(&self, cq: &Arc<CqCore>) {
+        self.cqs.lock().insert(cq.index, Arc::downgrade(cq));
+    }
+
+    pub fn remove(&self, cq: u32) {
+        self.cqs.lock().remove(&cq);
+    }
+
+    /// `ibv_get_cq_event`: the next completion queue with an event. Blocks as the descriptor does.
+    pub fn next_event(&self) -> io::Result<Arc<CqCore>> {
+        loop {
+            let mut bytes = [0; Record::LEN];
+            // SAFETY: reads into a live buffer from a descriptor we own.
+            let n = unsafe { libc::read(self.read.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            if n < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if n as usize == Record::LEN {
+                let record = Record::from_bytes(bytes);
+                let cq = self.cqs.lock().get(&record.cq).and_then(Weak::upgrade);
+                if let Some(cq) = cq
+                    && cq.deliver(record.generation)
+                {
+                    return Ok(cq);
+                }
+            } else if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            } else {
+                // Half a record: a peer wrote rubbish, and what follows may be out of step. Deliver what is armed, at worst early.
+                let cqs: Vec<_> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
+                if let Some(cq) = cqs.into_iter().find(|cq| cq.deliver_armed()) {
+                    return Ok(cq);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ChannelCore {
+    fn drop(&mut self) {
+        let advert = self.process.segment.channel(self.index as usize);
+        advert.serial.fetch_add(1, Ordering::Release);
+        self.process.give_channel(self.index as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_the_pipe() {
+        let record = Record { cq: 77, generation: 0xdead_beef };
+        assert_eq!(Record::from_bytes(record.to_bytes()), record);
+    }
+}

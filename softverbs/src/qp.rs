@@ -1,0 +1,374 @@
+//! The queue pair: what both its queues share, its life from RESET to destruction.
+//!
+//! The private state is authoritative; what the segment says is for peers. Lock order: completion queue, receive queue, send
+//! queue; no lock is held while waiting for a peer, except a queue's own while it is being taken down.
+
+use crate::asynch::Helper;
+use crate::cq::CqCore;
+use crate::lane::{self, Consumer};
+use crate::layout::{self, QpAdvert};
+use crate::peer::Peer;
+use crate::process::Process;
+use crate::qp_state::State;
+use crate::quiet;
+use crate::recv::{InLane, RecvQueue};
+use crate::execute::Link;
+use crate::send::SendQueue;
+use crate::send_done::SendDones;
+use crate::{channel, device};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// Lanes ever made by this process.
+static LANES: AtomicU64 = AtomicU64::new(1);
+
+/// Capacities of a queue pair, as granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caps {
+    pub send_wr: usize,
+    pub recv_wr: usize,
+    pub send_sge: usize,
+    pub recv_sge: usize,
+    pub inline: usize,
+}
+
+pub(crate) struct QpCore {
+    pub process: &'static Process,
+    pub qpn: u32,
+    index: usize,
+    pub pd: u32,
+    pub caps: Caps,
+    pub sig_all: bool,
+    pub send_cq: Arc<CqCore>,
+    pub recv_cq: Arc<CqCore>,
+    state: AtomicU32,
+    attr: Mutex<ibv_qp_attr>,
+    pub send: Mutex<SendQueue>,
+    pub recv: Mutex<RecvQueue>,
+    /// Completions of the send queue, and how many of its slots polling has freed.
+    pub send_dones: SendDones,
+    pub sent: AtomicU64,
+    /// Work waits, or must be flushed: calls on the queue pair look after it.
+    pub attention: AtomicBool,
+    /// In the error state, but a peer is in the middle of a copy: the watcher waits for it.
+    pub unquiet: AtomicBool,
+    /// For looking without a lock whether the lane has something.
+    slots: AtomicPtr<lane::Slot>,
+    slot_count: AtomicU64,
+    taken: AtomicU64,
+    /// The lane's head, null without a lane; the producer says there that this queue pair must fail.
+    head: AtomicPtr<lane::Head>,
+    /// The context's helper, in the asynchronous mode.
+    pub helper: Option<Arc<Helper>>,
+    recv_off: usize,
+    recv_len: usize,
+}
+
+impl QpCore {
+    /// A queue pair in RESET.
+    pub fn new(
+        process: &'static Process,
+        pd: u32,
+        caps: Caps,
+        sig_all: bool,
+        send_cq: Arc<CqCore>,
+        recv_cq: Arc<CqCore>,
+        helper: Option<Arc<Helper>>,
+    ) -> io::Result<Arc<QpCore>> {
+        let full = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let stride = layout::recv_stride(caps.recv_sge);
+        let recv_order = caps.recv_wr.max(1).next_power_of_two().trailing_zeros();
+        let recv_len = stride << recv_order;
+        let recv_off = process.take_recv(recv_len).ok_or_else(full)?;
+        let Some(index) = process.take_qp() else {
+            process.give_recv(recv_off, recv_len);
+            return Err(full());
+        };
+        let qpn = process.qpn(index);
+        let advert = process.segment.qp(index);
+        advert.state.store(State::Reset as u32, Ordering::Relaxed);
+        advert.pd.store(pd, Ordering::Relaxed);
+        advert.recv_cq.store(recv_cq.index, Ordering::Relaxed);
+        advert.recv_order.store(recv_order, Ordering::Relaxed);
+        advert.recv_off.store(recv_off as u64, Ordering::Relaxed);
+        advert.recv_stride.store(stride as u32, Ordering::Relaxed);
+        advert.posted.0.store(0, Ordering::Relaxed);
+        advert.consumed.0.store(0, Ordering::Relaxed);
+        advert.qpn.store(qpn, Ordering::Release);
+        let qp = Arc::new(QpCore {
+            process,
+            qpn,
+            index,
+            pd,
+            caps,
+            sig_all,
+            send: Mutex::new(SendQueue::new(&caps)),
+            recv: Mutex::new(RecvQueue::new(&caps)),
+            send_dones: SendDones::new(caps.send_wr),
+            sent: AtomicU64::new(0),
+            state: AtomicU32::new(State::Reset as u32),
+            attr: Mutex::new(ibv_qp_attr::default()),
+            attention: AtomicBool::new(false),
+            unquiet: AtomicBool::new(false),
+            slots: AtomicPtr::default(),
+            slot_count: AtomicU64::new(1),
+            taken: AtomicU64::new(0),
+            head: AtomicPtr::default(),
+            helper,
+            recv_off,
+            recv_len,
+            send_cq,
+            recv_cq,
+        });
+        qp.send_cq.add(&qp);
+        qp.recv_cq.add(&qp);
+        process.add_qp(&qp);
+        Ok(qp)
+    }
+
+    #[inline]
+    pub fn state(&self) -> State {
+        State::from_u32(self.state.load(Ordering::Acquire)).unwrap_or(State::Err)
+    }
+
+    pub fn advert(&self) -> &QpAdvert {
+        self.process.segment.qp(self.index)
+    }
+
+    fn set_state(&self, state: State) {
+        self.state.store(state as u32, Ordering::Release);
+        self.advert().state.store(state as u32, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn attention(&self) -> bool {
+        self.attention.load(Ordering::Relaxed)
+    }
+
+    /// Whether the receive side may have something to take in.
+    #[inline]
+    pub fn recv_waiting(&self) -> bool {
+        let slots = self.slots.load(Ordering::Acquire);
+        if slots.is_null() {
+            return self.state() == State::Err;
+        }
+        let count = self.slot_count.load(Ordering::Relaxed) as usize;
+        // SAFETY: the lane stays mapped while `slots` is set and the queue pair is a member of a completion queue, whose
+        // lock the caller holds; it is cleared under that lock (see `detach`).
+        let slots = unsafe { core::slice::from_raw_parts(slots, count) };
+        Consumer::waiting(slots, self.taken.load(Ordering::Relaxed)) || self.state() == State::Err
+    }
+
+    pub fn publish_taken(&self, pos: u64) {
+        self.taken.store(pos, Ordering::Relaxed);
+    }
+
+    /// What the peer says on its line of our lane: that this queue pair must fail.
+    #[inline]
+    pub fn peer_says_fatal(&self) -> bool {
+        let head = self.head.load(Ordering::Acquire);
+        // SAFETY: the lane file stays mapped as long as the receive queue holds the lane; callers hold the send or the
+        // receive lock, and `detach` takes both before it lets go.
+        !head.is_null() && unsafe { (*head).fatal.load(Ordering::Acquire) != 0 }
+    }
+
+    /// To the error state, and tell whoever waits. The flush completions come from the next polls.
+    pub fn fail(&self) {
+        let before = self.state.swap(State::Err as u32, Ordering::AcqRel);
+        if before == State::Err as u32 {
+            return;
+        }
+        self.advert().state.store(State::Err as u32, Ordering::Release);
+        self.attention.store(true, Ordering::Release);
+        self.send_cq.wake_own(true);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.wake_own(true);
+        }
+    }
+
+    /// `ibv_query_qp`.
+    pub fn query(&self) -> ibv_qp_attr {
+        self.take_in_fatal();
+        let mut attr = *self.attr.lock();
+        attr.qp_state = ibv_qp_state(self.state() as u32);
+        attr.cur_qp_state = attr.qp_state;
+        attr
+    }
+
+    fn take_in_fatal(&self) {
+        let _send = self.send.lock();
+        if self.peer_says_fatal() && matches!(self.state(), State::Rtr | State::Rts) {
+            self.fail();
+        }
+    }
+
+    /// `ibv_modify_qp`, with an errno on failure.
+    pub fn modify(self: &Arc<Self>, new: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        self.take_in_fatal();
+        let from = self.state();
+        let to = match mask & Mask::IBV_QP_STATE.0 {
+            0 => from,
+            _ => State::from_verbs(new.qp_state).ok_or(libc::EINVAL)?,
+        };
+        if mask & Mask::IBV_QP_CUR_STATE.0 != 0 && new.cur_qp_state.0 != from as u32 {
+            return Err(libc::EINVAL);
+        }
+        if !crate::qp_state::allowed(from, to, mask) {
+            return Err(libc::EINVAL);
+        }
+        let mut attr = self.attr.lock();
+        let mut next = *attr;
+        merge(&mut next, new, mask)?;
+        match to {
+            State::Reset => {
+                self.detach().map_err(|e| e.raw_os_error().unwrap_or(libc::EBUSY))?;
+                self.set_state(State::Reset);
+                next = ibv_qp_attr::default();
+            }
+            State::Err => self.fail(),
+            State::Rtr if from == State::Init => self.ready_to_receive(&next)?,
+            State::Rts if from == State::Rtr => {
+                self.send.lock().configure(&next);
+                self.set_state(State::Rts);
+            }
+            _ => {
+                let advert = self.advert();
+                advert.access.store(next.qp_access_flags, Ordering::Relaxed);
+                advert.min_rnr_timer.store(u32::from(next.min_rnr_timer), Ordering::Relaxed);
+                self.set_state(to);
+            }
+        }
+        *attr = next;
+        Ok(())
+    }
+
+    /// INIT to RTR: find the peer, make it a lane, tell it.
+    fn ready_to_receive(&self, attr: &ibv_qp_attr) -> Result<(), i32> {
+        device::check_path(self.process, attr)?;
+        let peer = self.process.peer_of(attr.dest_qp_num).map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
+        let advert = self.advert();
+        advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
+        advert.rq_psn.store(attr.rq_psn, Ordering::Relaxed);
+        advert.min_rnr_timer.store(u32::from(attr.min_rnr_timer), Ordering::Relaxed);
+        advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
+        if let Some(peer) = &peer {
+            let order = lane::order_for(self.caps.recv_wr);
+            let space = peer.make_lane(lane::lane_len(order)).map_err(|_| libc::ENOMEM)?;
+            advert.peer_pid.store(peer.incarnation.pid, Ordering::Relaxed);
+            advert.peer_start.store(peer.incarnation.start, Ordering::Relaxed);
+            advert.lane_order.store(order, Ordering::Relaxed);
+            channel::advertise(&advert.lane_file, space.file.fd().as_raw_fd(), space.file.id());
+            advert.lane_len.store(space.file.len() as u64, Ordering::Relaxed);
+            advert.lane_off.store(space.off as u64, Ordering::Relaxed);
+            advert.consumed.0.store(0, Ordering::Relaxed);
+            advert.lane_generation.store(LANES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            let lane = InLane::new(peer.clone(), space, order);
+            let mut recv = self.recv.lock();
+            self.taken.store(0, Ordering::Relaxed);
+            self.slot_count.store(1 << order, Ordering::Relaxed);
+            self.head.store(core::ptr::from_ref(lane.head()).cast_mut(), Ordering::Release);
+            self.slots.store(lane.slots().as_ptr().cast_mut(), Ordering::Release);
+            recv.attach(lane);
+        }
+        self.send.lock().link = peer.clone().map(|peer| Link::new(peer, attr.dest_qp_num, attr.path_mtu.0));
+        self.set_state(State::Rtr);
+        if let Some(peer) = peer {
+            // Its queue pair may already hold work for this one.
+            peer.kick();
+        }
+        Ok(())
+    }
+
+    /// Cuts the queue pair off: no peer touches it any more, everything posted is dropped silently, the lane is given back.
+    fn detach(&self) -> io::Result<()> {
+        self.advert().state.store(State::Reset as u32, Ordering::Release);
+        self.advert().peer_qpn.store(0, Ordering::Release);
+        quiet::barrier(self.process)?;
+        {
+            let recv = self.recv.lock();
+            if let Some(lane) = recv.lane() {
+                quiet::wait(lane.head(), lane.peer(), |_| true)?;
+            }
+        }
+        // From here on only this process touches it.
+        CqCore::exclude_both(&self.send_cq, &self.recv_cq, || {
+            let mut recv = self.recv.lock();
+            let mut send = self.send.lock();
+            self.state.store(State::Reset as u32, Ordering::Release);
+            self.slots.store(core::ptr::null_mut(), Ordering::Release);
+            self.head.store(core::ptr::null_mut(), Ordering::Release);
+            send.reset();
+            self.attention.store(false, Ordering::Relaxed);
+            // SAFETY: both locks of the ring are held: the send queue's and, by `exclude_both`, the completion queue's.
+            unsafe { self.send_dones.clear() };
+            self.sent.store(send.head(), Ordering::Release);
+            if let Some((peer, space)) = recv.reset() {
+                peer.unmake_lane(&space);
+            }
+            self.advert().posted.0.store(0, Ordering::Relaxed);
+        });
+        Ok(())
+    }
+
+    /// `ibv_destroy_qp`. `EBUSY`: a stopped process is in the middle of a copy; the call can be repeated.
+    pub fn destroy(&self) -> io::Result<()> {
+        self.detach()?;
+        self.send_cq.remove(self);
+        self.recv_cq.remove(self);
+        self.process.watcher.forget(self);
+        let advert = self.advert();
+        advert.qpn.store(0, Ordering::Release);
+        self.process.give_recv(self.recv_off, self.recv_len);
+        self.process.give_qp(self.index);
+        Ok(())
+    }
+
+    /// Offset in the receive area of the process, for advertising entries.
+    pub fn recv_off(&self) -> usize {
+        self.recv_off
+    }
+
+    /// The process at the other end, once there is one.
+    pub fn peer(&self) -> Option<Arc<Peer>> {
+        self.recv.lock().lane().map(|lane| lane.peer_arc().clone())
+    }
+}
+
+/// Takes over the attributes that `mask` names, checked.
+fn merge(attr: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+    let has = |bit: Mask| mask & bit.0 != 0;
+    macro_rules! take {
+        ($($bit:ident $field:ident $ok:expr),* $(,)?) => {$(
+            if has(Mask::$bit) {
+                #[allow(clippy::redundant_closure_call)]
+                if !($ok)(&new.$field) {
+                    return Err(libc::EINVAL);
+                }
+                attr.$field = new.$field;
+            }
+        )*};
+    }
+    take! {
+        IBV_QP_ACCESS_FLAGS qp_access_flags |_: &_| true,
+        IBV_QP_PKEY_INDEX pkey_index |i: &u16| *i == 0,
+        IBV_QP_PORT port_num |p: &u8| *p == 1,
+        IBV_QP_AV ah_attr |_: &_| true,
+        IBV_QP_PATH_MTU path_mtu |m: &ibverbs_sys::ibv_mtu| (1..=5).contains(&m.0),
+        IBV_QP_DEST_QPN dest_qp_num |_: &_| true,
+        IBV_QP_RQ_PSN rq_psn |_: &_| true,
+        IBV_QP_MAX_DEST_RD_ATOMIC max_dest_rd_atomic |n: &u8| usize::from(*n) <= device::MAX_RD_ATOMIC,
+        IBV_QP_MIN_RNR_TIMER min_rnr_timer |t: &u8| *t < 32,
+        IBV_QP_SQ_PSN sq_psn |_: &_| true,
+        IBV_QP_TIMEOUT timeout |t: &u8| *t < 32,
+        IBV_QP_RETRY_CNT retry_cnt |n: &u8| *n < 8,
+        IBV_QP_RNR_RETRY rnr_retry |n: &u8| *n < 8,
+        IBV_QP_MAX_QP_RD_ATOMIC max_rd_atomic |n: &u8| usize::from(*n) <= device::MAX_RD_ATOMIC,
+    }
+    attr.rq_psn &= 0xff_ffff;
+    attr.sq_psn &= 0xff_ffff;
+    Ok(())
+}

@@ -1,0 +1,402 @@
+//! The send queue: posting, and what waits.
+//!
+//! In the synchronous mode a work request is executed inside the post, straight from the caller's list. It is copied into
+//! the queue only if it has to wait: behind others, for a receive entry, for the peer. Waiting work is run by the next call
+//! on the queue pair, or by the process's watcher when the peer gives notice.
+
+use crate::device::MAX_MSG;
+use crate::execute::{Link, Outcome, Reason, Work, execute};
+use crate::qp::{Caps, QpCore};
+use crate::qp_state::State;
+use crate::send_done::SendDone;
+use crate::transfer::Mover;
+use core::sync::atomic::Ordering;
+use ibverbs_sys::{ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often waiting work is tried again whose peer gives no notice.
+const TICK: Duration = Duration::from_millis(1);
+/// And if the peer does give notice.
+const IDLE: Duration = Duration::from_millis(50);
+
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+
+/// What a work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Op {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+}
+
+impl Op {
+    fn from_verbs(op: ibv_wr_opcode) -> Option<Op> {
+        Some(match op {
+            ibv_wr_opcode::IBV_WR_SEND => Op::Send,
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Op::SendImm,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => Op::Write,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Op::WriteImm,
+            ibv_wr_opcode::IBV_WR_RDMA_READ => Op::Read,
+            _ => return None,
+        })
+    }
+
+    fn completion(self) -> ibv_wc_opcode {
+        match self {
+            Op::Send | Op::SendImm => ibv_wc_opcode::IBV_WC_SEND,
+            Op::Write | Op::WriteImm => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+            Op::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        }
+    }
+}
+
+/// A slot of the queue whose work waits.
+#[derive(Clone, Copy)]
+struct Stored {
+    wr_id: u64,
+    op: Op,
+    flags: u32,
+    imm: u32,
+    raddr: u64,
+    rkey: u32,
+    sges: u32,
+    /// Inline bytes, taken at the post.
+    inline: u32,
+}
+
+/// Why the first waiting request waits, and until when.
+#[derive(Clone, Copy)]
+struct Waiting {
+    reason: Reason,
+    until: Option<Instant>,
+}
+
+pub(crate) struct SendQueue {
+    depth: usize,
+    max_sge: usize,
+    max_inline: usize,
+    /// Next slot.
+    head: u64,
+    /// First slot whose work was not executed.
+    next: u64,
+    stored: Box<[Option<Stored>]>,
+    sges: Box<[ibv_sge]>,
+    inline: Box<[u8]>,
+    waiting: Option<Waiting>,
+    pub link: Option<Link>,
+    timeout: Option<Duration>,
+    rnr_retry: u8,
+}
+
+impl SendQueue {
+    pub fn new(caps: &Caps) -> SendQueue {
+        SendQueue {
+            depth: caps.send_wr,
+            max_sge: caps.send_sge,
+            max_inline: caps.inline,
+            head: 0,
+            next: 0,
+            stored: vec![None; caps.send_wr].into(),
+            sges: vec![ibv_sge::default(); caps.send_wr * caps.send_sge].into(),
+            inline: vec![0; caps.send_wr * caps.inline].into(),
+            waiting: None,
+            link: None,
+            timeout: None,
+            rnr_retry: 0,
+        }
+    }
+
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Takes over what RTS sets. 4.096 us * 2^timeout per try; 0 waits for ever (IBTA 9.9.2.1.1, ibv_modify_qp(3)).
+    pub fn configure(&mut self, attr: &ibv_qp_attr) {
+        let tries = u64::from(attr.retry_cnt) + 1;
+        self.timeout = (attr.timeout != 0).then(|| Duration::from_nanos((4096u64 << attr.timeout).saturating_mul(tries)));
+        self.rnr_retry = attr.rnr_retry;
+        if let Some(link) = &mut self.link {
+            link.sq_psn = attr.sq_psn;
+        }
+    }
+
+    /// Forgets everything that was posted.
+    pub fn reset(&mut self) {
+        self.next = self.head;
+        self.waiting = None;
+        self.link = None;
+    }
+
+    /// Whether posted work has not been executed.
+    pub fn is_pending(&self) -> bool {
+        self.next != self.head
+    }
+
+    /// When the waiting work fails, if it does not get on.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.and_then(|w| w.until)
+    }
+
+    fn store(&mut self, work: &Work<'_>) {
+        let slot = (self.head % self.depth as u64) as usize;
+        let mut inline = 0;
+        if work.flags & INLINE != 0 {
+            for sge in work.sges {
+                let to = &mut self.inline[slot * self.max_inline + inline..][..sge.length as usize];
+                // SAFETY: ibv_post_send's contract: inline data is readable during the call; the lengths were checked.
+                unsafe { core::ptr::copy_nonoverlapping(sge.addr as *const u8, to.as_mut_ptr(), to.len()) };
+                inline += to.len();
+            }
+        } else {
+            self.sges[slot * self.max_sge..][..work.sges.len()].copy_from_slice(work.sges);
+        }
+        self.stored[slot] = Some(Stored {
+            wr_id: work.wr_id,
+            op: work.op,
+            flags: work.flags,
+            imm: work.imm,
+            raddr: work.raddr,
+            rkey: work.rkey,
+            sges: if work.flags & INLINE != 0 { u32::from(inline > 0) } else { work.sges.len() as u32 },
+            inline: inline as u32,
+        });
+        self.head += 1;
+    }
+
+    fn complete(&self, qp: &QpCore, index: u64, wr_id: u64, op: Op, flags: u32, status: ibv_wc_status, len: u64) {
+        if status == ibv_wc_status::IBV_WC_SUCCESS && flags & SIGNALED == 0 && !qp.sig_all {
+            return;
+        }
+        let done = SendDone { wr_id, index, status: status.0, opcode: op.completion().0, byte_len: len as u32 };
+        // SAFETY: the caller holds the send queue's lock (`&self` is inside it), and each slot of the queue completes once.
+        unsafe { qp.send_dones.push(done) };
+        qp.send_cq.wake_own(status != ibv_wc_status::IBV_WC_SUCCESS);
+    }
+
+    /// Runs waiting work in order until one has to wait, at most `limit` requests. Returns whether more could run at once.
+    pub fn progress(&mut self, qp: &Arc<QpCore>, mover: &mut Mover<'_>, limit: usize) -> bool {
+        for _ in 0..limit {
+            if !self.is_pending() {
+                break;
+            }
+            match qp.state() {
+                State::Rts => {}
+                State::Err => {
+                    self.flush(qp);
+                    break;
+                }
+                _ => return false,
+            }
+            let slot = (self.next % self.depth as u64) as usize;
+            let Some(stored) = self.stored[slot] else { break };
+            let inline = [ibv_sge {
+                addr: self.inline[(slot * self.max_inline).min(self.inline.len())..].as_ptr() as u64,
+                length: stored.inline,
+                lkey: 0,
+            }];
+            let sges = if stored.flags & INLINE != 0 { &inline[..] } else { &self.sges[slot * self.max_sge..] };
+            let work = Work {
+                wr_id: stored.wr_id,
+                op: stored.op,
+                flags: stored.flags,
+                imm: stored.imm,
+                raddr: stored.raddr,
+                rkey: stored.rkey,
+                sges: &sges[..stored.sges as usize],
+            };
+            let outcome = execute(qp, self.link.as_mut(), &work, mover);
+            match outcome {
+                Outcome::Done(status, len) => {
+                    self.waiting = None;
+                    let index = self.next;
+                    self.next += 1;
+                    self.complete(qp, index, stored.wr_id, stored.op, stored.flags, status, len);
+                    if status != ibv_wc_status::IBV_WC_SUCCESS {
+                        qp.fail();
+                    }
+                }
+                Outcome::Wait(reason) => {
+                    if let Some(status) = self.wait(qp, reason) {
+                        let index = self.next;
+                        self.next += 1;
+                        self.waiting = None;
+                        self.complete(qp, index, stored.wr_id, stored.op, stored.flags, status, 0);
+                        qp.fail();
+                        continue;
+                    }
+                    return false;
+                }
+            }
+        }
+        qp.attention.store(self.is_pending(), Ordering::Release);
+        self.is_pending()
+    }
+
+    /// Notes that the first request waits. `Some`: it has waited long enough, or may not wait at all.
+    fn wait(&mut self, qp: &Arc<QpCore>, reason: Reason) -> Option<ibv_wc_status> {
+        let (limit, failure) = match reason {
+            Reason::Receiver { timer } => (
+                match self.rnr_retry {
+                    7 => None,
+                    n => Some(timer * u32::from(n)),
+                },
+                ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
+            ),
+            Reason::Peer => (self.timeout, ibv_wc_status::IBV_WC_RETRY_EXC_ERR),
+        };
+        if limit == Some(Duration::ZERO) {
+            return Some(failure);
+        }
+        let same = self.waiting.is_some_and(|w| core::mem::discriminant(&w.reason) == core::mem::discriminant(&reason));
+        if !same {
+            self.waiting = Some(Waiting { reason, until: limit.map(|d| Instant::now() + d) });
+            qp.attention.store(true, Ordering::Release);
+            qp.process.watcher.wait_for(qp);
+        } else if self.deadline().is_some_and(|until| Instant::now() >= until) {
+            return Some(failure);
+        }
+        None
+    }
+
+    /// Completes everything that waits as flushed.
+    fn flush(&mut self, qp: &QpCore) {
+        self.waiting = None;
+        while self.is_pending() {
+            let slot = (self.next % self.depth as u64) as usize;
+            let index = self.next;
+            self.next += 1;
+            if let Some(s) = self.stored[slot] {
+                self.complete(qp, index, s.wr_id, s.op, s.flags, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+            }
+        }
+        qp.attention.store(false, Ordering::Release);
+    }
+}
+
+/// `ibv_post_send`: posts a chain; on failure `bad` is the first request that was not posted.
+///
+/// # Safety
+///
+/// The contract of ibv_post_send(3): a well-formed chain of work requests.
+pub(crate) unsafe fn post_send(qp: &Arc<QpCore>, mut wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> i32 {
+    let mut sq = qp.send.lock();
+    while !wr.is_null() {
+        // SAFETY: `wr` is a valid request of the chain.
+        if let Err(errno) = unsafe { post_one(qp, &mut sq, &*wr) } {
+            // SAFETY: `bad` is the caller's out parameter.
+            unsafe { *bad = wr };
+            return errno;
+        }
+        // SAFETY: as above.
+        wr = unsafe { (*wr).next };
+    }
+    0
+}
+
+unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), i32> {
+    let state = qp.state();
+    if !matches!(state, State::Rts | State::Err) {
+        return Err(libc::EINVAL);
+    }
+    let op = Op::from_verbs(wr.opcode).ok_or(libc::EOPNOTSUPP)?;
+    let count = usize::try_from(wr.num_sge).map_err(|_| libc::EINVAL)?;
+    if count > sq.max_sge {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the request holds `num_sge` elements at `sg_list`.
+    let sges = if count == 0 { &[][..] } else { unsafe { core::slice::from_raw_parts(wr.sg_list, count) } };
+    let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+    let flags = wr.send_flags;
+    if total > MAX_MSG || flags & INLINE != 0 && (total > sq.max_inline as u64 || op == Op::Read) {
+        return Err(libc::EINVAL);
+    }
+    if sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64 {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: the union's rdma member and imm_data are plain integers, valid whatever was written.
+    let (raddr, rkey, imm) = unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, wr.__bindgen_anon_1.imm_data) };
+    let work = Work { wr_id: wr.wr_id, op, flags, imm, raddr, rkey, sges };
+    if state == State::Err || qp.peer_says_fatal() {
+        qp.fail();
+        sq.store(&work);
+        sq.flush(qp);
+        return Ok(());
+    }
+    if let Some(helper) = &qp.helper {
+        sq.store(&work);
+        qp.attention.store(true, Ordering::Release);
+        helper.enqueue(qp);
+        return Ok(());
+    }
+    if sq.is_pending() {
+        sq.store(&work);
+        sq.progress(qp, &mut Mover::Now, usize::MAX);
+        return Ok(());
+    }
+    match execute(qp, sq.link.as_mut(), &work, &mut Mover::Now) {
+        Outcome::Done(status, len) => {
+            let index = sq.head;
+            sq.head += 1;
+            sq.next = sq.head;
+            sq.complete(qp, index, work.wr_id, op, flags, status, len);
+            if status != ibv_wc_status::IBV_WC_SUCCESS {
+                qp.fail();
+            }
+        }
+        Outcome::Wait(_) => {
+            sq.store(&work);
+            sq.progress(qp, &mut Mover::Now, usize::MAX);
+        }
+    }
+    Ok(())
+}
+
+impl QpCore {
+    /// Looks after waiting work: called by polls, and by the watcher.
+    pub fn attend(self: &Arc<Self>) {
+        if let Some(mut sq) = self.send.try_lock() {
+            self.attend_locked(&mut sq);
+        }
+    }
+
+    /// As [`attend`](Self::attend), and tells after how long to look again; `None` if nothing waits.
+    pub fn attend_and_wait(self: &Arc<Self>) -> Option<Duration> {
+        let waiting = {
+            let mut sq = self.send.lock();
+            self.attend_locked(&mut sq);
+            (sq.is_pending() && self.state() == State::Rts).then_some(sq.waiting).flatten()
+        };
+        if self.unquiet.load(Ordering::Acquire) {
+            let busy = self.recv.lock().lane().is_some_and(|lane| lane.head().hazard.load(Ordering::Acquire) != 0 && !lane.peer().check_dead());
+            if busy {
+                return Some(TICK);
+            }
+            self.unquiet.store(false, Ordering::Release);
+            self.recv_cq.wake_own(true);
+        }
+        let waiting = waiting?;
+        let left = waiting.until.map_or(IDLE, |until| until.saturating_duration_since(Instant::now()).max(Duration::from_micros(10)));
+        Some(if waiting.reason == Reason::Peer { left.min(TICK) } else { left })
+    }
+
+    fn attend_locked(self: &Arc<Self>, sq: &mut SendQueue) {
+        if self.peer_says_fatal() && self.state() == State::Rts {
+            self.fail();
+        }
+        let Some(helper) = self.helper.as_ref().filter(|_| self.state() == State::Rts) else {
+            sq.progress(self, &mut Mover::Now, usize::MAX);
+            return;
+        };
+        // Work that has not been begun is the helper's; what waits is tried here, where deadlines are looked at.
+        if sq.waiting.is_some() {
+            sq.progress(self, &mut Mover::Now, 1);
+        }
+        if sq.is_pending() && sq.waiting.is_none() {
+            helper.enqueue(self);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The verbs as C functions over the engine: objects as libibverbs lays them out, and the table of functions.
+//!
+//! Each object is a box that begins with the C structure, so that a pointer to one is a pointer to the other. Invariant of
+//! all functions here: pointers come from the matching create function and were not destroyed, as the manual pages ask of
+//! every caller; that is what each `unsafe` block relies on unless it says more.
+
+mod context;
+mod cq;
+mod mr;
+mod names;
+mod qp;
+mod table;
+mod unsupported;
+
+pub use table::api;
+
+use std::io;
+
+/// Sets errno and returns NULL, as most create functions do on failure.
+fn null<T>(error: &io::Error) -> *mut T {
+    set_errno(code(error));
+    core::ptr::null_mut()
+}
+
+fn set_errno(errno: i32) {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The errno that an error stands for.
+fn code(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::OutOfMemory => libc::ENOMEM,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::NotFound => libc::ENOENT,
+        _ => libc::EIO,
+    })
+}
+
+/// 0, or the errno.
+fn rc(result: io::Result<()>) -> i32 {
+    result.map_or_else(|e| code(&e), |()| 0)
+}

@@ -1,0 +1,173 @@
+//! Completion queues and channels.
+
+use super::context::context;
+use super::{code, null, rc, set_errno};
+use crate::channel::ChannelCore;
+use crate::cq::CqCore;
+use crate::device::MAX_CQE;
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
+use ibverbs_sys::*;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+
+#[repr(C)]
+struct Channel {
+    channel: ibv_comp_channel,
+    core: Arc<ChannelCore>,
+}
+
+/// Events of a completion queue: handed out by `ibv_get_cq_event`, acknowledged by `ibv_ack_cq_events`.
+#[derive(Default)]
+struct Events {
+    given: u64,
+    acked: u64,
+}
+
+#[repr(C)]
+struct Cq {
+    cq: ibv_cq,
+    core: Arc<CqCore>,
+    events: Mutex<Events>,
+    acked: Condvar,
+}
+
+/// # Safety
+///
+/// `cq` was created here.
+pub(super) unsafe fn core<'a>(cq: *mut ibv_cq) -> &'a Arc<CqCore> {
+    // SAFETY: module invariant of `verbs`.
+    unsafe { &(*cq.cast::<Cq>()).core }
+}
+
+pub(super) unsafe extern "C" fn create_comp_channel(plain: *mut ibv_context) -> *mut ibv_comp_channel {
+    // SAFETY: module invariant of `verbs`.
+    match ChannelCore::new(unsafe { context(plain) }.process) {
+        Err(error) => null(&error),
+        Ok(core) => {
+            let channel = ibv_comp_channel { context: plain, fd: core.fd(), refcnt: 0 };
+            Box::into_raw(Box::new(Channel { channel, core })).cast()
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn destroy_comp_channel(plain: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: module invariant of `verbs`. Completion queues of the channel hold references to its core.
+    if Arc::strong_count(unsafe { &(*plain.cast::<Channel>()).core }) > 1 {
+        return libc::EBUSY;
+    }
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(plain.cast::<Channel>()) });
+    0
+}
+
+pub(super) unsafe extern "C" fn create_cq(
+    plain: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    if !(1..=MAX_CQE).contains(&cqe) || vector != 0 {
+        return null(&io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: module invariant of `verbs`.
+    let (process, core) = unsafe {
+        let core = (!channel.is_null()).then(|| (*channel.cast::<Channel>()).core.clone());
+        (context(plain).process, core)
+    };
+    match CqCore::new(process, core, cqe) {
+        Err(error) => null(&error),
+        Ok(core) => {
+            let cq = ibv_cq {
+                context: plain,
+                channel,
+                cq_context,
+                handle: core.index,
+                cqe,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                comp_events_completed: 0,
+                async_events_completed: 0,
+            };
+            let new = Box::into_raw(Box::new(Cq { cq, core: core.clone(), events: Mutex::default(), acked: Condvar::new() }));
+            core.handle.store(new.cast(), Ordering::Release);
+            new.cast()
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn resize_cq(plain: *mut ibv_cq, cqe: c_int) -> c_int {
+    if !(1..=MAX_CQE).contains(&cqe) {
+        return libc::EINVAL;
+    }
+    // SAFETY: module invariant of `verbs`.
+    unsafe {
+        (*plain).cqe = cqe;
+        core(plain).cqe.store(cqe, Ordering::Relaxed);
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_cq(plain: *mut ibv_cq) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    let cq = unsafe { &*plain.cast::<Cq>() };
+    if cq.core.users.load(Ordering::Acquire) != 0 {
+        return libc::EBUSY;
+    }
+    let mut events = cq.events.lock();
+    while events.given != events.acked {
+        // ibv_destroy_cq(3): waits until all events are acknowledged.
+        cq.acked.wait(&mut events);
+    }
+    drop(events);
+    // SAFETY: module invariant of `verbs`; nobody uses it any more.
+    drop(unsafe { Box::from_raw(plain.cast::<Cq>()) });
+    0
+}
+
+pub(super) unsafe extern "C" fn get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    let core = unsafe { &(*channel.cast::<Channel>()).core };
+    match core.next_event() {
+        Err(error) => {
+            set_errno(code(&error));
+            -1
+        }
+        Ok(found) => {
+            let plain = found.handle.load(Ordering::Acquire).cast::<ibv_cq>();
+            // SAFETY: the handle was stored when the queue was made and lives as long as the caller may receive its events.
+            unsafe {
+                (*plain.cast::<Cq>()).events.lock().given += 1;
+                *cq = plain;
+                *cq_context = (*plain).cq_context;
+            }
+            0
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn ack_cq_events(plain: *mut ibv_cq, count: c_uint) {
+    // SAFETY: module invariant of `verbs`.
+    let cq = unsafe { &*plain.cast::<Cq>() };
+    cq.events.lock().acked += u64::from(count);
+    cq.acked.notify_all();
+}
+
+pub(super) unsafe extern "C" fn poll_cq(plain: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    let Ok(count) = usize::try_from(count) else { return -1 };
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's array has `count` entries; they are written before they are read, and any bits are a valid
+    // `ibv_wc` anyway.
+    let out = unsafe { core::slice::from_raw_parts_mut(wc, count) };
+    // SAFETY: module invariant of `verbs`.
+    unsafe { core(plain) }.poll(out) as c_int
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(plain: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    rc(unsafe { core(plain) }.arm(solicited_only != 0))
+}

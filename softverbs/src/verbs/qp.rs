@@ -1,0 +1,132 @@
+//! Queue pairs.
+
+use super::context::{context, pd};
+use super::{cq, null, rc};
+use crate::device::{MAX_INLINE, MAX_QP_WR};
+use crate::qp::{Caps, QpCore};
+use crate::transfer::MAX_SGE;
+use crate::{recv, send};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use ibverbs_sys::*;
+use std::io;
+use std::sync::Arc;
+
+#[repr(C)]
+struct Qp {
+    qp: ibv_qp,
+    core: Arc<QpCore>,
+    init: ibv_qp_init_attr,
+}
+
+/// The capacities that are granted, or `EINVAL`.
+fn grant(cap: &mut ibv_qp_cap) -> Option<Caps> {
+    let fits = |n: u32, max: usize| (n as usize <= max).then_some(n as usize);
+    let caps = Caps {
+        send_wr: fits(cap.max_send_wr, MAX_QP_WR)?.max(1),
+        recv_wr: fits(cap.max_recv_wr, MAX_QP_WR)?.max(1),
+        send_sge: fits(cap.max_send_sge, MAX_SGE)?.max(1),
+        recv_sge: fits(cap.max_recv_sge, MAX_SGE)?.max(1),
+        inline: fits(cap.max_inline_data, MAX_INLINE)?,
+    };
+    cap.max_send_wr = caps.send_wr as u32;
+    cap.max_recv_wr = caps.recv_wr as u32;
+    cap.max_send_sge = caps.send_sge as u32;
+    cap.max_recv_sge = caps.recv_sge as u32;
+    Some(caps)
+}
+
+pub(super) unsafe extern "C" fn create_qp(parent: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    let refuse = |errno| null(&io::Error::from_raw_os_error(errno));
+    // SAFETY: module invariant of `verbs`.
+    let (init, pd, plain) = unsafe { (&mut *init, pd(parent), (*parent).context) };
+    if init.send_cq.is_null() || init.recv_cq.is_null() {
+        return refuse(libc::EINVAL);
+    }
+    if init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
+        return refuse(libc::EOPNOTSUPP);
+    }
+    let Some(caps) = grant(&mut init.cap) else { return refuse(libc::EINVAL) };
+    // SAFETY: module invariant of `verbs`.
+    let (context, send_cq, recv_cq) = unsafe { (context(plain), cq::core(init.send_cq), cq::core(init.recv_cq)) };
+    let made = QpCore::new(context.process, pd.id, caps, init.sq_sig_all != 0, send_cq.clone(), recv_cq.clone(), context.helper.clone());
+    match made {
+        Err(error) => null(&error),
+        Ok(core) => {
+            pd.users.fetch_add(1, Ordering::Relaxed);
+            send_cq.users.fetch_add(1, Ordering::Relaxed);
+            recv_cq.users.fetch_add(1, Ordering::Relaxed);
+            let qp = ibv_qp {
+                context: plain,
+                qp_context: init.qp_context,
+                pd: parent,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: core::ptr::null_mut(),
+                handle: core.qpn,
+                qp_num: core.qpn,
+                state: ibv_qp_state::IBV_QPS_RESET,
+                qp_type: init.qp_type,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                events_completed: 0,
+            };
+            Box::into_raw(Box::new(Qp { qp, core, init: *init })).cast()
+        }
+    }
+}
+
+unsafe fn core<'a>(qp: *mut ibv_qp) -> &'a Arc<QpCore> {
+    // SAFETY: module invariant of `verbs`.
+    unsafe { &(*qp.cast::<Qp>()).core }
+}
+
+pub(super) unsafe extern "C" fn modify_qp(plain: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    let (core, attr) = unsafe { (core(plain), &*attr) };
+    match core.modify(attr, mask as u32) {
+        Err(errno) => errno,
+        Ok(()) => {
+            // SAFETY: as above.
+            unsafe { (*plain).state = ibv_qp_state(core.state() as u32) };
+            0
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn query_qp(plain: *mut ibv_qp, attr: *mut ibv_qp_attr, _mask: c_int, init: *mut ibv_qp_init_attr) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    unsafe {
+        let qp = &*plain.cast::<Qp>();
+        *attr = qp.core.query();
+        (*attr).cap = qp.init.cap;
+        *init = qp.init;
+        (*plain).state = (*attr).qp_state;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(plain: *mut ibv_qp) -> c_int {
+    // SAFETY: module invariant of `verbs`.
+    let core = unsafe { core(plain) };
+    if let Err(error) = core.destroy() {
+        return rc(Err(error));
+    }
+    core.send_cq.users.fetch_sub(1, Ordering::Release);
+    core.recv_cq.users.fetch_sub(1, Ordering::Release);
+    // SAFETY: the domain outlives its queue pairs (it counts them).
+    unsafe { pd((*plain).pd) }.users.fetch_sub(1, Ordering::Release);
+    // SAFETY: module invariant of `verbs`; nothing touches it any more.
+    drop(unsafe { Box::from_raw(plain.cast::<Qp>()) });
+    0
+}
+
+pub(super) unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the caller's chain is well-formed, as ibv_post_send(3) asks.
+    unsafe { send::post_send(core(qp), wr, bad) }
+}
+
+pub(super) unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: the caller's chain is well-formed, as ibv_post_recv(3) asks.
+    unsafe { recv::post_recv(core(qp), wr, bad) }
+}

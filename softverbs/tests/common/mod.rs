@@ -1,0 +1,313 @@
+//! Two queue pairs over the raw table, for tests that look at the device itself.
+#![allow(dead_code, missing_docs, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+
+use ibverbs_sys::inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
+use ibverbs_sys::*;
+use softverbs::memory::{Kind, MemoryFile};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// How long something may take before the test calls it hung.
+pub const HANG: Duration = Duration::from_secs(20);
+
+pub const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+pub const READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+pub const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+pub const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+
+pub fn api() -> &'static Api {
+    softverbs::api()
+}
+
+/// Context and protection domain.
+pub struct Dev {
+    pub ctx: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+}
+
+impl Dev {
+    pub fn open() -> Dev {
+        unsafe {
+            let list = (api().ibv_get_device_list)(null_mut());
+            let ctx = (api().ibv_open_device)(*list);
+            assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());
+            (api().ibv_free_device_list)(list);
+            Dev { ctx, pd: (api().ibv_alloc_pd)(ctx) }
+        }
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        unsafe {
+            assert_eq!((api().ibv_dealloc_pd)(self.pd), 0);
+            (api().ibv_close_device)(self.ctx);
+        }
+    }
+}
+
+/// Registered memory.
+pub struct Mem {
+    pub mr: *mut ibv_mr,
+    ptr: *mut u8,
+    len: usize,
+    _file: Option<MemoryFile>,
+    _vec: Vec<u8>,
+}
+
+impl Mem {
+    /// Plain memory.
+    pub fn plain(dev: &Dev, len: usize, access: u32) -> Mem {
+        let mut vec = vec![0u8; len];
+        Mem::register(dev, vec.as_mut_ptr(), len, access, None, vec)
+    }
+
+    /// A memory file.
+    pub fn file(dev: &Dev, len: usize, access: u32, kind: Kind) -> Mem {
+        let file = MemoryFile::create(len, kind).unwrap();
+        Mem::register(dev, file.as_ptr(), len, access, Some(file), Vec::new())
+    }
+
+    fn register(dev: &Dev, ptr: *mut u8, len: usize, access: u32, _file: Option<MemoryFile>, _vec: Vec<u8>) -> Mem {
+        let mr = unsafe { (api().ibv_reg_mr)(dev.pd, ptr.cast(), len, access as i32) };
+        assert!(!mr.is_null(), "{}", std::io::Error::last_os_error());
+        Mem { mr, ptr, len, _file, _vec }
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.ptr as u64
+    }
+
+    pub fn key(&self) -> u32 {
+        unsafe { (*self.mr).lkey }
+    }
+
+    pub fn sge(&self, off: usize, len: usize) -> ibv_sge {
+        ibv_sge { addr: self.addr() + off as u64, length: len as u32, lkey: self.key() }
+    }
+
+    pub fn fill(&self, off: usize, bytes: &[u8]) {
+        assert!(off + bytes.len() <= self.len);
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.ptr.add(off), bytes.len()) };
+    }
+
+    pub fn get(&self, off: usize, len: usize) -> Vec<u8> {
+        assert!(off + len <= self.len);
+        (off..off + len).map(|i| unsafe { self.ptr.add(i).read_volatile() }).collect()
+    }
+
+    pub fn dereg(&mut self) {
+        if !self.mr.is_null() {
+            assert_eq!(unsafe { (api().ibv_dereg_mr)(self.mr) }, 0);
+            self.mr = null_mut();
+        }
+    }
+}
+
+impl Drop for Mem {
+    fn drop(&mut self) {
+        self.dereg();
+    }
+}
+
+/// A queue pair with a completion queue of its own.
+pub struct End {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub channel: *mut ibv_comp_channel,
+}
+
+pub struct Options {
+    pub depth: u32,
+    pub sge: u32,
+    pub inline: u32,
+    pub sig_all: bool,
+    pub rnr_retry: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub access: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { depth: 16, sge: 4, inline: 64, sig_all: false, rnr_retry: 7, timeout: 14, retry_cnt: 6, access: READ | WRITE }
+    }
+}
+
+impl End {
+    /// In INIT.
+    pub fn new(dev: &Dev, o: &Options) -> End {
+        unsafe {
+            let channel = (api().ibv_create_comp_channel)(dev.ctx);
+            let cq = (api().ibv_create_cq)(dev.ctx, 4 * o.depth as i32, null_mut(), channel, 0);
+            assert!(!cq.is_null());
+            let mut init = ibv_qp_init_attr {
+                send_cq: cq,
+                recv_cq: cq,
+                cap: ibv_qp_cap {
+                    max_send_wr: o.depth,
+                    max_recv_wr: o.depth,
+                    max_send_sge: o.sge,
+                    max_recv_sge: o.sge,
+                    max_inline_data: o.inline,
+                },
+                qp_type: ibv_qp_type::IBV_QPT_RC,
+                sq_sig_all: o.sig_all as i32,
+                ..ibv_qp_init_attr::default()
+            };
+            let qp = (api().ibv_create_qp)(dev.pd, &mut init);
+            assert!(!qp.is_null(), "{}", std::io::Error::last_os_error());
+            let end = End { cq, qp, channel };
+            end.init(o);
+            end
+        }
+    }
+
+    pub fn init(&self, o: &Options) {
+        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_INIT, port_num: 1, qp_access_flags: o.access, ..Default::default() };
+        use ibv_qp_attr_mask as M;
+        let mask = M::IBV_QP_STATE.0 | M::IBV_QP_PKEY_INDEX.0 | M::IBV_QP_PORT.0 | M::IBV_QP_ACCESS_FLAGS.0;
+        assert_eq!(self.modify(&mut attr, mask), 0);
+    }
+
+    pub fn modify(&self, attr: &mut ibv_qp_attr, mask: u32) -> i32 {
+        unsafe { (api().ibv_modify_qp)(self.qp, attr, mask as i32) }
+    }
+
+    pub fn set_state(&self, state: ibv_qp_state) -> i32 {
+        self.modify(&mut ibv_qp_attr { qp_state: state, ..Default::default() }, ibv_qp_attr_mask::IBV_QP_STATE.0)
+    }
+
+    pub fn state(&self) -> ibv_qp_state {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        unsafe { (api().ibv_query_qp)(self.qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32, &mut init) };
+        attr.qp_state
+    }
+
+    pub fn qpn(&self) -> u32 {
+        unsafe { (*self.qp).qp_num }
+    }
+
+    pub fn rtr(&self, dest: u32) -> i32 {
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: ibv_mtu::IBV_MTU_1024,
+            dest_qp_num: dest,
+            rq_psn: 7,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..Default::default()
+        };
+        attr.ah_attr.port_num = 1;
+        use ibv_qp_attr_mask as M;
+        let mask = M::IBV_QP_STATE.0
+            | M::IBV_QP_AV.0
+            | M::IBV_QP_PATH_MTU.0
+            | M::IBV_QP_DEST_QPN.0
+            | M::IBV_QP_RQ_PSN.0
+            | M::IBV_QP_MAX_DEST_RD_ATOMIC.0
+            | M::IBV_QP_MIN_RNR_TIMER.0;
+        self.modify(&mut attr, mask)
+    }
+
+    pub fn rts(&self, o: &Options) -> i32 {
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            sq_psn: 7,
+            timeout: o.timeout,
+            retry_cnt: o.retry_cnt,
+            rnr_retry: o.rnr_retry,
+            max_rd_atomic: 4,
+            ..Default::default()
+        };
+        use ibv_qp_attr_mask as M;
+        let mask = M::IBV_QP_STATE.0
+            | M::IBV_QP_SQ_PSN.0
+            | M::IBV_QP_TIMEOUT.0
+            | M::IBV_QP_RETRY_CNT.0
+            | M::IBV_QP_RNR_RETRY.0
+            | M::IBV_QP_MAX_QP_RD_ATOMIC.0;
+        self.modify(&mut attr, mask)
+    }
+
+    pub fn connect(&self, dest: u32, o: &Options) {
+        assert_eq!(self.rtr(dest), 0);
+        assert_eq!(self.rts(o), 0);
+    }
+
+    pub fn recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> i32 {
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32 };
+        unsafe { ibv_post_recv(self.qp, &mut wr, &mut null_mut()) }
+    }
+
+    pub fn post(&self, wr: &mut ibv_send_wr) -> i32 {
+        unsafe { ibv_post_send(self.qp, wr, &mut null_mut()) }
+    }
+
+    pub fn poll(&self) -> Option<ibv_wc> {
+        let mut wc = ibv_wc::default();
+        match unsafe { ibv_poll_cq(self.cq, 1, &mut wc) } {
+            0 => None,
+            1 => Some(wc),
+            n => panic!("poll: {n}"),
+        }
+    }
+
+    /// The next completion.
+    pub fn next(&self) -> ibv_wc {
+        let begin = Instant::now();
+        loop {
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            assert!(begin.elapsed() < HANG, "no completion");
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn arm(&self) {
+        assert_eq!(unsafe { ibv_req_notify_cq(self.cq, 0) }, 0);
+    }
+
+    pub fn event(&self) {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        assert_eq!(unsafe { (api().ibv_get_cq_event)(self.channel, &mut cq, &mut context) }, 0);
+        assert_eq!(cq, self.cq);
+        unsafe { (api().ibv_ack_cq_events)(cq, 1) };
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        unsafe {
+            assert_eq!((api().ibv_destroy_cq)(self.cq), libc::EBUSY, "a queue in use cannot go");
+            assert_eq!((api().ibv_destroy_qp)(self.qp), 0);
+            assert_eq!((api().ibv_destroy_cq)(self.cq), 0);
+            assert_eq!((api().ibv_destroy_comp_channel)(self.channel), 0);
+        }
+    }
+}
+
+/// A send work request with one list.
+pub fn wr(wr_id: u64, op: ibv_wr_opcode, sges: &mut [ibv_sge], flags: u32) -> ibv_send_wr {
+    ibv_send_wr { wr_id, opcode: op, sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32, send_flags: flags, ..Default::default() }
+}
+
+/// The same to remote memory.
+pub fn rdma(wr_id: u64, op: ibv_wr_opcode, sges: &mut [ibv_sge], flags: u32, raddr: u64, rkey: u32) -> ibv_send_wr {
+    let mut wr = wr(wr_id, op, sges, flags);
+    wr.wr.rdma.remote_addr = raddr;
+    wr.wr.rdma.rkey = rkey;
+    wr
+}
+
+pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+pub const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+
+/// Two connected ends on one device.
+pub fn pair(dev: &Dev, o: &Options) -> (End, End) {
+    let (a, b) = (End::new(dev, o), End::new(dev, o));
+    a.connect(b.qpn(), o);
+    b.connect(a.qpn(), o);
+    (a, b)
+}
