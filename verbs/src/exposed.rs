@@ -122,7 +122,7 @@ impl<M: Memory> Exposed<M> {
         const SIZE: usize = size_of::<u64>();
         OutOfBounds::check(offset as u64, SIZE as u64, self.0.len() as u64)?;
         let ptr = self.0.as_ptr().wrapping_add(offset);
-        if ptr.addr() % SIZE != 0 {
+        if !ptr.addr().is_multiple_of(SIZE) {
             return Err(CellError::Misaligned { offset, size: SIZE });
         }
         // SAFETY: in bounds and aligned; the memory lives as long as `self` and is only accessed as cells.

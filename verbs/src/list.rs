@@ -68,7 +68,7 @@ pub(crate) fn all() -> Result<(Vec<Device>, Vec<String>), OpenError> {
             Ok(list) => add(&mut devices, list, DeviceKind::Hardware),
         },
     }
-    #[cfg(any())]
+    #[cfg(feature = "soft")]
     add(
         &mut devices,
         DeviceList::new(softverbs::api()).map_err(OpenError::List)?,

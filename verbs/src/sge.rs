@@ -41,7 +41,7 @@ const _: () = {
 /// Holds [`CAPACITY`](Self::CAPACITY) segments. Further ones are counted but not kept, and make the post fail with
 /// [`TooManySegments`](crate::PostErrorKind::TooManySegments).
 pub struct SgeList {
-    len: usize,
+    kept: usize,
     pushed: usize,
     bytes: u64,
     sges: [MaybeUninit<Sge>; SgeList::CAPACITY],
@@ -58,7 +58,7 @@ impl SgeList {
     #[inline]
     pub const fn new() -> SgeList {
         SgeList {
-            len: 0,
+            kept: 0,
             pushed: 0,
             bytes: 0,
             sges: [MaybeUninit::uninit(); SgeList::CAPACITY],
@@ -70,9 +70,9 @@ impl SgeList {
     pub fn push(&mut self, sge: Sge) {
         self.pushed += 1;
         self.bytes += u64::from(sge.len);
-        if let Some(slot) = self.sges.get_mut(self.len) {
+        if let Some(slot) = self.sges.get_mut(self.kept) {
             slot.write(sge);
-            self.len += 1;
+            self.kept += 1;
         }
     }
 
@@ -125,14 +125,14 @@ impl SgeList {
     /// Whether more segments were pushed than the list holds.
     #[inline]
     pub fn overflowed(&self) -> bool {
-        self.pushed > self.len
+        self.pushed > self.kept
     }
 
     /// The segments kept.
     #[inline]
     pub fn as_slice(&self) -> &[Sge] {
-        // SAFETY: `push` wrote the first `len` entries.
-        unsafe { std::slice::from_raw_parts(self.sges.as_ptr().cast::<Sge>(), self.len) }
+        // SAFETY: `push` wrote the first `kept` entries.
+        unsafe { std::slice::from_raw_parts(self.sges.as_ptr().cast::<Sge>(), self.kept) }
     }
 
     /// The array as the verbs take it; they read it only, and not after the call.
