@@ -26,9 +26,15 @@ pub(crate) struct Helper {
 
 impl Helper {
     pub fn start(seed: u64) -> io::Result<Arc<Helper>> {
-        let helper = Arc::new(Helper { queue: Mutex::default(), bell: Condvar::new(), thread: Mutex::default() });
+        let helper = Arc::new(Helper {
+            queue: Mutex::default(),
+            bell: Condvar::new(),
+            thread: Mutex::default(),
+        });
         let theirs = helper.clone();
-        let thread = std::thread::Builder::new().name("verbatim-async".into()).spawn(move || theirs.run(seed))?;
+        let thread = std::thread::Builder::new()
+            .name("verbatim-async".into())
+            .spawn(move || theirs.run(seed))?;
         *helper.thread.lock() = Some(thread);
         Ok(helper)
     }
@@ -70,7 +76,10 @@ impl Helper {
             for _ in 0..rng.below(4) {
                 std::thread::yield_now();
             }
-            let more = qp.send.lock().progress(&qp, &mut Mover::Slices(&mut rng), 1);
+            let more = qp
+                .send
+                .lock()
+                .progress(&qp, &mut Mover::Slices(&mut rng), 1);
             if more {
                 self.enqueue(&qp);
             }

@@ -8,7 +8,7 @@ use crate::cq::CqCore;
 use crate::layout::FdAdvert;
 use crate::os::pull::FileId;
 use crate::process::Process;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +35,11 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
         let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
         libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
     };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Publishes a descriptor.
@@ -63,7 +67,10 @@ impl Record {
 
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Record {
         let word = u64::from_ne_bytes(bytes);
-        Record { cq: (word >> 32) as u32, generation: word as u32 }
+        Record {
+            cq: (word >> 32) as u32,
+            generation: word as u32,
+        }
     }
 
     /// Writes the record; a full pipe wakes the reader anyway.
@@ -80,6 +87,8 @@ pub(crate) struct ChannelCore {
     read: OwnedFd,
     pub write: Arc<OwnedFd>,
     cqs: Mutex<HashMap<u32, Weak<CqCore>>>,
+    /// Completion queues of the channel: while there are any, destroying it is EBUSY.
+    pub users: AtomicUsize,
 }
 
 impl ChannelCore {
@@ -90,7 +99,14 @@ impl ChannelCore {
         let advert = process.segment.channel(index as usize);
         advertise(&advert.pipe, write.as_raw_fd(), id);
         advert.serial.fetch_add(1, Ordering::Release);
-        Ok(Arc::new(ChannelCore { process, index, read, write: Arc::new(write), cqs: Mutex::default() }))
+        Ok(Arc::new(ChannelCore {
+            process,
+            index,
+            read,
+            write: Arc::new(write),
+            cqs: Mutex::default(),
+            users: AtomicUsize::new(0),
+        }))
     }
 
     pub fn fd(&self) -> RawFd {
@@ -110,7 +126,13 @@ impl ChannelCore {
         loop {
             let mut bytes = [0; Record::LEN];
             // SAFETY: reads into a live buffer from a descriptor we own.
-            let n = unsafe { libc::read(self.read.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            let n = unsafe {
+                libc::read(
+                    self.read.as_raw_fd(),
+                    bytes.as_mut_ptr().cast(),
+                    bytes.len(),
+                )
+            };
             if n < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -149,7 +171,10 @@ mod tests {
 
     #[test]
     fn a_record_survives_the_pipe() {
-        let record = Record { cq: 77, generation: 0xdead_beef };
+        let record = Record {
+            cq: 77,
+            generation: 0xdead_beef,
+        };
         assert_eq!(Record::from_bytes(record.to_bytes()), record);
     }
 }

@@ -40,17 +40,29 @@ pub(crate) struct CqCore {
 }
 
 impl CqCore {
-    pub fn new(process: &'static Process, channel: Option<Arc<ChannelCore>>, cqe: i32) -> io::Result<Arc<CqCore>> {
+    pub fn new(
+        process: &'static Process,
+        channel: Option<Arc<ChannelCore>>,
+        cqe: i32,
+    ) -> io::Result<Arc<CqCore>> {
         let index = process.take_cq().ok_or(io::ErrorKind::OutOfMemory)? as u32;
         let advert = process.segment.cq(index as usize);
         let generation = advert.armed.load(Ordering::Relaxed) >> 2;
-        advert.armed.store(generation << 2 | ARM_NONE, Ordering::Relaxed);
-        advert.channel.store(channel.as_ref().map_or(0, |c| c.index + 1), Ordering::Release);
+        advert
+            .armed
+            .store(generation << 2 | ARM_NONE, Ordering::Relaxed);
+        advert.channel.store(
+            channel.as_ref().map_or(0, |c| c.index + 1),
+            Ordering::Release,
+        );
         let cq = Arc::new(CqCore {
             process,
             index,
             channel,
-            members: Mutex::new(Members { list: Vec::new(), next: 0 }),
+            members: Mutex::new(Members {
+                list: Vec::new(),
+                next: 0,
+            }),
             delivered: AtomicU64::new(generation),
             users: AtomicUsize::new(0),
             cqe: AtomicI32::new(cqe),
@@ -116,7 +128,9 @@ impl CqCore {
         if std::ptr::eq(&*qp.send_cq, self) {
             while filled < out.len() {
                 // SAFETY: this completion queue is the send ring's, and we hold its lock.
-                let Some(done) = (unsafe { qp.send_dones.pop() }) else { break };
+                let Some(done) = (unsafe { qp.send_dones.pop() }) else {
+                    break;
+                };
                 qp.sent.store(done.index + 1, Ordering::Release);
                 let wc = &mut out[filled];
                 *wc = ibv_wc {
@@ -139,11 +153,21 @@ impl CqCore {
     /// `ibv_req_notify_cq`.
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
         let advert = self.process.segment.cq(self.index as usize);
-        let mode = if solicited_only { ARM_SOLICITED } else { ARM_ANY };
+        let mode = if solicited_only {
+            ARM_SOLICITED
+        } else {
+            ARM_ANY
+        };
         let now = advert.armed.load(Ordering::Relaxed);
         // Arming for any completion wins over an earlier arming for solicited ones, never the other way round.
-        let mode = if now & 3 == ARM_ANY && !self.was_delivered(now >> 2) { ARM_ANY } else { mode };
-        advert.armed.store(((now >> 2) + 1) << 2 | mode, Ordering::Relaxed);
+        let mode = if now & 3 == ARM_ANY && !self.was_delivered(now >> 2) {
+            ARM_ANY
+        } else {
+            mode
+        };
+        advert
+            .armed
+            .store(((now >> 2) + 1) << 2 | mode, Ordering::Relaxed);
         // Producers push and then look whether we are armed, without a fence between; this barrier is that fence. So what
         // they pushed before they could see the arming, the caller's next poll sees.
         quiet::barrier(self.process)
@@ -161,15 +185,26 @@ impl CqCore {
             let delivered = self.delivered.load(Ordering::Relaxed);
             // Generations fit into 62 bits; the record's low half is completed from the current one.
             let behind = ((armed >> 2) as u32).wrapping_sub(low);
-            let Some(generation) = (armed >> 2).checked_sub(u64::from(behind)) else { return false };
+            let Some(generation) = (armed >> 2).checked_sub(u64::from(behind)) else {
+                return false;
+            };
             if generation <= delivered {
                 return false;
             }
-            if self.delivered.compare_exchange(delivered, generation, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            if self
+                .delivered
+                .compare_exchange(delivered, generation, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
                 if generation == armed >> 2 {
                     let none = generation << 2 | ARM_NONE;
                     // A concurrent arming has a newer generation and stays.
-                    let _ = advert.armed.compare_exchange(armed, none, Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = advert.armed.compare_exchange(
+                        armed,
+                        none,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    );
                 }
                 return true;
             }
@@ -178,7 +213,12 @@ impl CqCore {
 
     /// Delivers the current generation if it is armed.
     pub fn deliver_armed(&self) -> bool {
-        let armed = self.process.segment.cq(self.index as usize).armed.load(Ordering::Relaxed);
+        let armed = self
+            .process
+            .segment
+            .cq(self.index as usize)
+            .armed
+            .load(Ordering::Relaxed);
         armed & 3 != ARM_NONE && self.deliver((armed >> 2) as u32)
     }
 
@@ -186,9 +226,18 @@ impl CqCore {
     #[inline]
     pub fn wake_own(&self, solicited: bool) {
         let Some(channel) = &self.channel else { return };
-        let armed = self.process.segment.cq(self.index as usize).armed.load(Ordering::Relaxed);
+        let armed = self
+            .process
+            .segment
+            .cq(self.index as usize)
+            .armed
+            .load(Ordering::Relaxed);
         if wants(armed, solicited) {
-            Record { cq: self.index, generation: (armed >> 2) as u32 }.send(&channel.write);
+            Record {
+                cq: self.index,
+                generation: (armed >> 2) as u32,
+            }
+            .send(&channel.write);
         }
     }
 }
@@ -210,7 +259,9 @@ impl Drop for CqCore {
         }
         let advert = self.process.segment.cq(self.index as usize);
         let generation = advert.armed.load(Ordering::Relaxed) >> 2;
-        advert.armed.store(generation << 2 | ARM_NONE, Ordering::Relaxed);
+        advert
+            .armed
+            .store(generation << 2 | ARM_NONE, Ordering::Relaxed);
         self.process.give_cq(self.index as usize);
     }
 }

@@ -23,7 +23,9 @@ pub(crate) const GIDS: usize = 2;
 /// A number for this host, user and directory: processes that share it can reach one another.
 fn identity(process: &Process) -> u64 {
     let mut hasher = DefaultHasher::new();
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .hash(&mut hasher);
     // SAFETY: getuid cannot fail and touches no memory.
     unsafe { libc::getuid() }.hash(&mut hasher);
     process.directory().path().hash(&mut hasher);
@@ -73,7 +75,11 @@ pub(crate) fn check_path(process: &Process, attr: &ibv_qp_attr) -> Result<(), i3
     }
     // SAFETY: the union is plain bytes.
     let dgid = unsafe { ah.grh.dgid.raw };
-    if (0..GIDS).any(|i| gid(process, i) == Some(dgid)) { Ok(()) } else { Err(libc::ENETUNREACH) }
+    if (0..GIDS).any(|i| gid(process, i) == Some(dgid)) {
+        Ok(())
+    } else {
+        Err(libc::ENETUNREACH)
+    }
 }
 
 /// `ibv_query_device`.
@@ -99,7 +105,11 @@ pub(crate) fn attr(process: &Process) -> ibv_device_attr {
         phys_port_cnt: 1,
         ..ibv_device_attr::default()
     };
-    for (to, from) in attr.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+    for (to, from) in attr
+        .fw_ver
+        .iter_mut()
+        .zip(env!("CARGO_PKG_VERSION").bytes())
+    {
         *to = from as core::ffi::c_char;
     }
     attr

@@ -93,19 +93,33 @@ impl OutLane {
     #[inline]
     fn push(&mut self, entry: &Entry) {
         // SAFETY: as for `head`.
-        let slots = unsafe { core::slice::from_raw_parts(self.file.as_ptr().add(self.off + lane::SLOTS_OFF).cast(), 1 << self.order) };
+        let slots = unsafe {
+            core::slice::from_raw_parts(
+                self.file.as_ptr().add(self.off + lane::SLOTS_OFF).cast(),
+                1 << self.order,
+            )
+        };
         self.producer.push(slots, entry);
     }
 
     fn beside(&self, slot: usize) -> *mut u8 {
         // SAFETY: as for `head`; `slot` is below the number of slots.
-        unsafe { self.file.as_ptr().add(self.off + lane::beside_off(self.order) + slot * lane::BESIDE) }
+        unsafe {
+            self.file
+                .as_ptr()
+                .add(self.off + lane::beside_off(self.order) + slot * lane::BESIDE)
+        }
     }
 }
 
 impl Link {
     pub fn new(peer: Arc<Peer>, dest: u32, _mtu: u32) -> Link {
-        Link { peer, dest, sq_psn: 0, lane: None }
+        Link {
+            peer,
+            dest,
+            sq_psn: 0,
+            lane: None,
+        }
     }
 
     fn advert(peer: &Peer, dest: u32) -> &QpAdvert {
@@ -153,22 +167,30 @@ impl Link {
 #[inline]
 fn answers(advert: &QpAdvert, dest: u32) -> bool {
     let state = advert.state.load(Ordering::Acquire);
-    (state == State::Rtr as u32 || state == State::Rts as u32) && advert.qpn.load(Ordering::Relaxed) == dest
+    (state == State::Rtr as u32 || state == State::Rts as u32)
+        && advert.qpn.load(Ordering::Relaxed) == dest
 }
 
 /// "Receiver not ready" timer, IBTA table 45, in units of 10 us.
 fn rnr_timer(code: u32) -> Duration {
     const UNITS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
-        12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     Duration::from_micros(UNITS[code as usize % 32] * 10)
 }
 
 /// Executes a request, or says why it has to wait; then nothing has happened.
 #[inline]
-pub(crate) fn execute(qp: &QpCore, link: Option<&mut Link>, work: &Work<'_>, mover: &mut Mover<'_>) -> Outcome {
-    let Some(link) = link else { return Outcome::Wait(Reason::Peer) };
+pub(crate) fn execute(
+    qp: &QpCore,
+    link: Option<&mut Link>,
+    work: &Work<'_>,
+    mover: &mut Mover<'_>,
+) -> Outcome {
+    let Some(link) = link else {
+        return Outcome::Wait(Reason::Peer);
+    };
     let mut local = List::new();
     let total = match local_pieces(qp, work, &mut local) {
         Ok(total) => total,
@@ -180,28 +202,55 @@ pub(crate) fn execute(qp: &QpCore, link: Option<&mut Link>, work: &Work<'_>, mov
     if link.lane.is_none() && link.attach(qp).is_none() {
         return unanswered(link);
     }
-    let Link { peer, dest, lane: Some(out), .. } = link else { return Outcome::Wait(Reason::Peer) };
+    let Link {
+        peer,
+        dest,
+        lane: Some(out),
+        ..
+    } = link
+    else {
+        return Outcome::Wait(Reason::Peer);
+    };
     let advert = Link::advert(peer, *dest);
     let takes_entry = !matches!(work.op, Op::Write | Op::Read);
-    if takes_entry && !out.producer.has_room(1 << out.order, || advert.consumed.0.load(Ordering::Acquire)) {
+    if takes_entry
+        && !out
+            .producer
+            .has_room(1 << out.order, || advert.consumed.0.load(Ordering::Acquire))
+    {
         return Outcome::Wait(Reason::Peer);
     }
     if takes_entry && out.claimed >= out.posted && !more_posted(qp, out, advert) {
         let timer = rnr_timer(advert.min_rnr_timer.load(Ordering::Relaxed));
         return Outcome::Wait(Reason::Receiver { timer });
     }
-    let name = if matches!(work.op, Op::Send | Op::SendImm) { quiet::RECV } else { work.rkey & !quiet::RECV };
+    let name = if matches!(work.op, Op::Send | Op::SendImm) {
+        quiet::RECV
+    } else {
+        work.rkey & !quiet::RECV
+    };
     out.op = out.op.wrapping_add(1);
     quiet::enter(out.head(), out.op | 1 << 31, name, out.fenced);
     if !answers(advert, *dest) || advert.lane_generation.load(Ordering::Relaxed) != out.generation {
         quiet::leave(out.head());
         return unanswered(link);
     }
-    let job = Job { peer, out, advert, work, local: local.as_slice(), total };
+    let job = Job {
+        peer,
+        out,
+        advert,
+        work,
+        local: local.as_slice(),
+        total,
+    };
     let (status, told) = job.run(mover);
     quiet::leave(out.head());
     if told {
-        wake(peer, out, work.flags & SOLICITED != 0 || status != Status::IBV_WC_SUCCESS);
+        wake(
+            peer,
+            out,
+            work.flags & SOLICITED != 0 || status != Status::IBV_WC_SUCCESS,
+        );
     }
     Outcome::Done(status, total)
 }
@@ -211,15 +260,24 @@ fn unanswered(link: &Link) -> Outcome {
     let advert = Link::advert(&link.peer, link.dest);
     let gone = advert.state.load(Ordering::Acquire) == State::Err as u32
         || link.lane.as_ref().is_some_and(|out| {
-            advert.qpn.load(Ordering::Relaxed) != link.dest || advert.lane_generation.load(Ordering::Relaxed) != out.generation
+            advert.qpn.load(Ordering::Relaxed) != link.dest
+                || advert.lane_generation.load(Ordering::Relaxed) != out.generation
         })
         || link.peer.check_dead();
-    if gone { Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, 0) } else { Outcome::Wait(Reason::Peer) }
+    if gone {
+        Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, 0)
+    } else {
+        Outcome::Wait(Reason::Peer)
+    }
 }
 
 /// The caller's scatter/gather list, checked against the process's own regions. Elements without bytes need no key.
 #[inline]
-fn local_pieces(qp: &QpCore, work: &Work<'_>, pieces: &mut List<Piece>) -> Result<u64, region::Refused> {
+fn local_pieces(
+    qp: &QpCore,
+    work: &Work<'_>,
+    pieces: &mut List<Piece>,
+) -> Result<u64, region::Refused> {
     let need = if work.op == Op::Read { LOCAL_WRITE } else { 0 };
     let mut total = 0;
     for sge in work.sges {
@@ -234,7 +292,10 @@ fn local_pieces(qp: &QpCore, work: &Work<'_>, pieces: &mut List<Piece>) -> Resul
             let off = region::check(advert, sge.lkey, qp.pd, sge.addr, len, need)?;
             advert.addr.load(Ordering::Relaxed) + off
         };
-        pieces.push(Piece { ptr: addr as *mut u8, len: len as usize });
+        pieces.push(Piece {
+            ptr: addr as *mut u8,
+            len: len as usize,
+        });
         total += len;
     }
     Ok(total)
@@ -246,7 +307,11 @@ fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> bool {
     let read = |out: &mut OutLane| {
         let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
         // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
-        out.posted = advert.posted.0.load(Ordering::Acquire).clamp(out.posted, out.claimed + depth);
+        out.posted = advert
+            .posted
+            .0
+            .load(Ordering::Acquire)
+            .clamp(out.posted, out.claimed + depth);
         out.claimed < out.posted
     };
     if read(out) {
@@ -275,13 +340,23 @@ fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
 
 #[cold]
 fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
-    let Some(index) = channel.checked_sub(1) else { return };
-    let serial = peer.segment.channel(index as usize).serial.load(Ordering::Acquire);
+    let Some(index) = channel.checked_sub(1) else {
+        return;
+    };
+    let serial = peer
+        .segment
+        .channel(index as usize)
+        .serial
+        .load(Ordering::Acquire);
     if out.channel.as_ref().is_none_or(|(have, _)| *have != serial) {
         out.channel = peer.channel(index);
     }
     if let Some((_, fd)) = &out.channel {
-        Record { cq: out.recv_cq, generation: (armed >> 2) as u32 }.send(fd);
+        Record {
+            cq: out.recv_cq,
+            generation: (armed >> 2) as u32,
+        }
+        .send(fd);
         out.woken = armed >> 2;
     }
 }
@@ -320,7 +395,10 @@ impl Job<'_> {
             Ok(scatter) => scatter,
             // What the target's adapter would find: its receive completes with an error, and so does our send.
             Err(Status::IBV_WC_LOC_LEN_ERR) => {
-                return (self.fail_receive(Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_INV_REQ_ERR), true);
+                return (
+                    self.fail_receive(Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_INV_REQ_ERR),
+                    true,
+                );
             }
             Err(status) => return (self.fail_receive(status, Status::IBV_WC_REM_OP_ERR), true),
         };
@@ -334,17 +412,28 @@ impl Job<'_> {
                 self.out.beside(slot)
             };
             // SAFETY: local pieces were checked and are guarded by the send queue's lock; `to` has room for `total`.
-            if unsafe { self.transfer(Way::Out, &[(Target::Mapped(to), total as usize)], mover) }.is_err() {
+            if unsafe { self.transfer(Way::Out, &[(Target::Mapped(to), total as usize)], mover) }
+                .is_err()
+            {
                 return (Status::IBV_WC_GENERAL_ERR, false);
             }
-            payload = if total <= lane::IN_ENTRY as u64 { Payload::InEntry(words) } else { Payload::Beside };
+            payload = if total <= lane::IN_ENTRY as u64 {
+                Payload::InEntry(words)
+            } else {
+                Payload::Beside
+            };
         } else if total > 0 {
             // SAFETY: the targets were checked under the hazard.
-            if let Err(error) = unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) } {
+            if let Err(error) =
+                unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) }
+            {
                 if error.raw_os_error() == Some(libc::ESRCH) {
                     return (Status::IBV_WC_RETRY_EXC_ERR, false);
                 }
-                return (self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR), true);
+                return (
+                    self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR),
+                    true,
+                );
             }
         }
         self.tell(kind, payload);
@@ -353,12 +442,20 @@ impl Job<'_> {
 
     fn write(&mut self, mover: &mut Mover<'_>) -> (Status, bool) {
         if self.total > 0 {
-            let target = match self.remote(self.work.rkey, self.work.raddr, self.total, REMOTE_WRITE, self.qp_allows(REMOTE_WRITE)) {
+            let target = match self.remote(
+                self.work.rkey,
+                self.work.raddr,
+                self.total,
+                REMOTE_WRITE,
+                self.qp_allows(REMOTE_WRITE),
+            ) {
                 Ok((target, _)) => target,
                 Err(region::Refused) => return (self.fatal(), true),
             };
             // SAFETY: the target was checked under the hazard.
-            if let Err(error) = unsafe { self.transfer(Way::Out, &[(target, self.total as usize)], mover) } {
+            if let Err(error) =
+                unsafe { self.transfer(Way::Out, &[(target, self.total as usize)], mover) }
+            {
                 return self.copy_failed(&error);
             }
         }
@@ -370,14 +467,22 @@ impl Job<'_> {
 
     fn read(&mut self, mover: &mut Mover<'_>) -> (Status, bool) {
         if self.total > 0 {
-            let target = match self.remote(self.work.rkey, self.work.raddr, self.total, REMOTE_READ, self.qp_allows(REMOTE_READ)) {
+            let target = match self.remote(
+                self.work.rkey,
+                self.work.raddr,
+                self.total,
+                REMOTE_READ,
+                self.qp_allows(REMOTE_READ),
+            ) {
                 Ok((target, _)) => target,
                 Err(region::Refused) => return (self.fatal(), true),
             };
             // What this queue pair stored before is visible before the read takes place.
             fence(Ordering::SeqCst);
             // SAFETY: the target was checked under the hazard.
-            if let Err(error) = unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) } {
+            if let Err(error) =
+                unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) }
+            {
                 return self.copy_failed(&error);
             }
         }
@@ -399,14 +504,26 @@ impl Job<'_> {
     /// # Safety
     ///
     /// The targets were resolved while the hazard is set, which it still is.
-    unsafe fn transfer(&self, way: Way, remote: &[(Target, usize)], mover: &mut Mover<'_>) -> std::io::Result<()> {
+    unsafe fn transfer(
+        &self,
+        way: Way,
+        remote: &[(Target, usize)],
+        mover: &mut Mover<'_>,
+    ) -> std::io::Result<()> {
         // SAFETY: local pieces lie in regions whose keys were checked under the send queue's lock, which `quiet::region`
         // takes before memory is given back; remote ones by the contract.
         unsafe { transfer(way, self.peer.incarnation.pid, self.local, remote, mover) }
     }
 
     /// Finds the memory that a key of the peer's names. Also: whether any peer has rights to that region.
-    fn remote(&mut self, key: u32, addr: u64, len: u64, need: u32, allowed: bool) -> Result<(Target, bool), region::Refused> {
+    fn remote(
+        &mut self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: u32,
+        allowed: bool,
+    ) -> Result<(Target, bool), region::Refused> {
         let pd = self.advert.pd.load(Ordering::Relaxed);
         let mr = self.peer.segment.mr(region::index_of(key));
         let off = region::check(mr, key, pd, addr, len, need)?;
@@ -425,10 +542,15 @@ impl Job<'_> {
             let writes = need & (REMOTE_WRITE | LOCAL_WRITE) != 0;
             if let Some(mapping) = self.arena(arena - 1, serial)
                 && (mapping.writable() || !writes)
-                && at.checked_add(len).is_some_and(|end| end <= mapping.len() as u64)
+                && at
+                    .checked_add(len)
+                    .is_some_and(|end| end <= mapping.len() as u64)
             {
                 // SAFETY: in bounds of the mapping, which `self.out.arenas` keeps for the rest of the request.
-                return Ok((Target::Mapped(unsafe { mapping.as_ptr().add(at as usize) }), shared));
+                return Ok((
+                    Target::Mapped(unsafe { mapping.as_ptr().add(at as usize) }),
+                    shared,
+                ));
             }
         }
         Ok((Target::Process(there), shared))
@@ -437,7 +559,10 @@ impl Job<'_> {
     #[inline]
     fn arena(&mut self, index: u32, serial: u64) -> Option<&PeerMapping> {
         let arenas = &mut self.out.arenas;
-        let at = match arenas.iter().position(|(i, s, _)| *i == index && *s == serial) {
+        let at = match arenas
+            .iter()
+            .position(|(i, s, _)| *i == index && *s == serial)
+        {
             Some(at) => at,
             None => {
                 let mapping = self.peer.arena(index, serial)?;
@@ -458,31 +583,55 @@ impl Job<'_> {
         let order = self.advert.recv_order.load(Ordering::Relaxed) & 31;
         let stride = u64::from(self.advert.recv_stride.load(Ordering::Relaxed));
         let slot = self.out.claimed & ((1 << order) - 1);
-        let off = self.advert.recv_off.load(Ordering::Relaxed).wrapping_add(slot.wrapping_mul(stride));
+        let off = self
+            .advert
+            .recv_off
+            .load(Ordering::Relaxed)
+            .wrapping_add(slot.wrapping_mul(stride));
         let peer = self.peer;
-        let (head, sges) = peer.segment.recv(off, MAX_SGE).ok_or(Status::IBV_WC_LOC_PROT_ERR)?;
+        let (head, sges) = peer
+            .segment
+            .recv(off, MAX_SGE)
+            .ok_or(Status::IBV_WC_LOC_PROT_ERR)?;
         let count = head.num_sge.load(Ordering::Relaxed) as usize;
         if self.total > head.total.load(Ordering::Relaxed) {
             return Err(Status::IBV_WC_LOC_LEN_ERR);
         }
-        let mut scatter = Scatter { targets: List::new(), unshared: true };
+        let mut scatter = Scatter {
+            targets: List::new(),
+            unshared: true,
+        };
         let mut left = self.total;
         for sge in sges.iter().take(count) {
             if left == 0 {
                 break;
             }
-            left -= self.element(sge, left, &mut scatter).map_err(|region::Refused| Status::IBV_WC_LOC_PROT_ERR)?;
+            left -= self
+                .element(sge, left, &mut scatter)
+                .map_err(|region::Refused| Status::IBV_WC_LOC_PROT_ERR)?;
         }
-        if left > 0 { Err(Status::IBV_WC_LOC_LEN_ERR) } else { Ok(scatter) }
+        if left > 0 {
+            Err(Status::IBV_WC_LOC_LEN_ERR)
+        } else {
+            Ok(scatter)
+        }
     }
 
     #[inline]
-    fn element(&mut self, sge: &RecvSge, left: u64, scatter: &mut Scatter) -> Result<u64, region::Refused> {
+    fn element(
+        &mut self,
+        sge: &RecvSge,
+        left: u64,
+        scatter: &mut Scatter,
+    ) -> Result<u64, region::Refused> {
         let len = u64::from(sge.len.load(Ordering::Relaxed)).min(left);
         if len == 0 {
             return Ok(0);
         }
-        let (addr, key) = (sge.addr.load(Ordering::Relaxed), sge.lkey.load(Ordering::Relaxed));
+        let (addr, key) = (
+            sge.addr.load(Ordering::Relaxed),
+            sge.lkey.load(Ordering::Relaxed),
+        );
         let (target, shared) = self.remote(key, addr, len, LOCAL_WRITE, true)?;
         scatter.unshared &= !shared;
         scatter.targets.push((target, len as usize));
@@ -506,8 +655,14 @@ impl Job<'_> {
 
     /// Completes the next receive of the peer with an error.
     fn fail_receive(&mut self, theirs: Status, ours: Status) -> Status {
-        let entry =
-            Entry { kind: Kind::Error, solicited: true, payload: Payload::Placed, byte_len: 0, imm: theirs.0, index: self.out.claimed };
+        let entry = Entry {
+            kind: Kind::Error,
+            solicited: true,
+            payload: Payload::Placed,
+            byte_len: 0,
+            imm: theirs.0,
+            index: self.out.claimed,
+        };
         self.out.claimed += 1;
         self.out.push(&entry);
         self.out.head().fatal.store(1, Ordering::Release);
@@ -516,7 +671,9 @@ impl Job<'_> {
 
     /// A remote access was refused: both queue pairs go to the error state.
     fn fatal(&mut self) -> Status {
-        if self.out.producer.has_room(1 << self.out.order, || self.advert.consumed.0.load(Ordering::Acquire)) {
+        if self.out.producer.has_room(1 << self.out.order, || {
+            self.advert.consumed.0.load(Ordering::Acquire)
+        }) {
             let entry = Entry {
                 kind: Kind::Fatal,
                 solicited: true,

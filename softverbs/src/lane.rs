@@ -211,7 +211,10 @@ impl Consumer {
     /// Whether an entry waits at `pos`; may be called without the consumer's lock.
     #[inline]
     pub fn waiting(slots: &[Slot], pos: u64) -> bool {
-        slots[(pos & (slots.len() as u64 - 1)) as usize].stamp.load(Ordering::Acquire) == pos + 1
+        slots[(pos & (slots.len() as u64 - 1)) as usize]
+            .stamp
+            .load(Ordering::Acquire)
+            == pos + 1
     }
 
     /// Takes the next entry: `None` when there is none, `Some(Err(()))` when it makes no sense. The number is its slot.
@@ -265,7 +268,14 @@ pub(crate) mod tests {
     }
 
     pub fn entry(index: u64, payload: Payload) -> Entry {
-        Entry { kind: Kind::RecvImm, solicited: index % 2 == 0, payload, byte_len: index as u32 * 3, imm: !(index as u32), index }
+        Entry {
+            kind: Kind::RecvImm,
+            solicited: index % 2 == 0,
+            payload,
+            byte_len: index as u32 * 3,
+            imm: !(index as u32),
+            index,
+        }
     }
 
     #[cfg(not(loom))]
@@ -330,7 +340,10 @@ pub(crate) mod tests {
     fn loom_lane() {
         loom::model(|| {
             use loom::sync::Arc;
-            let shared = Arc::new(((0..2).map(|_| Slot::empty()).collect::<Vec<_>>(), AtomicU64::new(0)));
+            let shared = Arc::new((
+                (0..2).map(|_| Slot::empty()).collect::<Vec<_>>(),
+                AtomicU64::new(0),
+            ));
             let theirs = shared.clone();
             let producer = loom::thread::spawn(move || {
                 let mut tx = Producer::default();

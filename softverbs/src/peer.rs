@@ -52,7 +52,10 @@ pub(crate) struct Peer {
 }
 
 fn advertised(file: &FdAdvert) -> (i32, FileId) {
-    let id = FileId { dev: file.dev.load(Ordering::Relaxed), ino: file.ino.load(Ordering::Relaxed) };
+    let id = FileId {
+        dev: file.dev.load(Ordering::Relaxed),
+        ino: file.ino.load(Ordering::Relaxed),
+    };
     (file.fd.load(Ordering::Relaxed), id)
 }
 
@@ -93,7 +96,13 @@ impl Peer {
             return Some(mapping.clone());
         }
         // A miss is the moment to let go of arenas that the peer has given up.
-        arenas.retain(|&i, (have, _)| self.segment.arena(i as usize).serial.load(Ordering::Acquire) == *have);
+        arenas.retain(|&i, (have, _)| {
+            self.segment
+                .arena(i as usize)
+                .serial
+                .load(Ordering::Acquire)
+                == *have
+        });
         let advert = self.segment.arena(index as usize);
         if advert.serial.load(Ordering::Acquire) != serial {
             return None;
@@ -116,7 +125,10 @@ impl Peer {
         let (fd, id) = advertised(&advert.lane_file);
         if self.own {
             let made = self.made.lock();
-            let found = made.iter().find(|m| m.file.id() == id).map(|m| m.file.clone());
+            let found = made
+                .iter()
+                .find(|m| m.file.id() == id)
+                .map(|m| m.file.clone());
             return found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
         }
         let mut lanes = self.lanes.lock();
@@ -125,7 +137,8 @@ impl Peer {
         }
         lanes.retain(|_, file| Arc::strong_count(file) > 1);
         let fd = pull(self.incarnation, fd, id, Access::ReadWrite)?;
-        let len = usize::try_from(advert.lane_len.load(Ordering::Relaxed)).map_err(|_| io::ErrorKind::InvalidData)?;
+        let len = usize::try_from(advert.lane_len.load(Ordering::Relaxed))
+            .map_err(|_| io::ErrorKind::InvalidData)?;
         let file = Arc::new(ControlFile::attach(fd, len, true)?);
         lanes.insert(id, file.clone());
         Ok(file)
@@ -134,7 +147,9 @@ impl Peer {
     /// Makes room for a lane from this peer; its memory is zeroed.
     pub fn make_lane(&self, len: usize) -> io::Result<LaneSpace> {
         let mut made = self.made.lock();
-        let found = made.iter_mut().find_map(|m| Some((m.ranges.take(len)?, m.file.clone())));
+        let found = made
+            .iter_mut()
+            .find_map(|m| Some((m.ranges.take(len)?, m.file.clone())));
         let (off, file) = match found {
             Some(found) => found,
             None => {
@@ -142,7 +157,10 @@ impl Peer {
                 let file = Arc::new(ControlFile::create(size, true)?);
                 let mut ranges = Ranges::new(size);
                 let off = ranges.take(len).ok_or(io::ErrorKind::OutOfMemory)?;
-                made.push(MadeFile { file: file.clone(), ranges });
+                made.push(MadeFile {
+                    file: file.clone(),
+                    ranges,
+                });
                 (off, file)
             }
         };

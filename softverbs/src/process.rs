@@ -79,12 +79,25 @@ impl Process {
         header.version.store(VERSION, Ordering::Relaxed);
         header.pid.store(me.pid, Ordering::Relaxed);
         header.start.store(me.start, Ordering::Relaxed);
-        header.probe.store(core::ptr::from_ref(header) as u64, Ordering::Relaxed);
-        header.fence.store(u32::from(!membarrier::register()), Ordering::Relaxed);
-        advertise(&header.kick, kick_write.as_raw_fd(), FileId::of(&kick_write)?);
+        header
+            .probe
+            .store(core::ptr::from_ref(header) as u64, Ordering::Relaxed);
+        header
+            .fence
+            .store(u32::from(!membarrier::register()), Ordering::Relaxed);
+        advertise(
+            &header.kick,
+            kick_write.as_raw_fd(),
+            FileId::of(&kick_write)?,
+        );
         header.magic.store(MAGIC, Ordering::Release);
         procvm::permit_peers();
-        let info = SlotInfo { owner: me, segment_fd: fd, segment: id, layout: VERSION };
+        let info = SlotInfo {
+            owner: me,
+            segment_fd: fd,
+            segment: id,
+            layout: VERSION,
+        };
         let slot = directory.claim(&info).map_err(io::Error::other)?;
         let own = Arc::new(Peer::new(me, segment.clone(), None));
         Ok(Process {
@@ -132,7 +145,9 @@ impl Process {
         if slot == self.slot.index {
             return Ok(Some(self.own.clone()));
         }
-        let Ok(info) = self.directory.lookup(slot) else { return Ok(None) };
+        let Ok(info) = self.directory.lookup(slot) else {
+            return Ok(None);
+        };
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&slot)
             && peer.incarnation == info.owner
@@ -156,13 +171,19 @@ impl Process {
         let fd = pull(info.owner, info.segment_fd, info.segment, Access::ReadOnly)?;
         let segment = Segment::new(ControlFile::attach(fd, SEGMENT_LEN, false)?);
         let header = segment.header();
-        if header.magic.load(Ordering::Acquire) != MAGIC || header.version.load(Ordering::Relaxed) != VERSION {
+        if header.magic.load(Ordering::Acquire) != MAGIC
+            || header.version.load(Ordering::Relaxed) != VERSION
+        {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("process {} runs another version of the device", info.owner.pid),
+                format!(
+                    "process {} runs another version of the device",
+                    info.owner.pid
+                ),
             ));
         }
-        procvm::probe(info.owner.pid, header.probe.load(Ordering::Relaxed)).map_err(io::Error::other)?;
+        procvm::probe(info.owner.pid, header.probe.load(Ordering::Relaxed))
+            .map_err(io::Error::other)?;
         Ok(Peer::new(info.owner, Arc::new(segment), Some(pidfd)))
     }
 
@@ -225,23 +246,39 @@ impl Process {
             entry.users += 1;
             return (entry.index as u32 + 1, serial);
         }
-        let Some(index) = self.arena_indices.lock().take() else { return (0, 0) };
+        let Some(index) = self.arena_indices.lock().take() else {
+            return (0, 0);
+        };
         let advert = self.segment.arena(index);
         advertise(&advert.file, backing.fd.as_raw_fd(), backing.id);
         advert.len.store(backing.file_len, Ordering::Relaxed);
-        advert.kind.store(u32::from(backing.kind.code()), Ordering::Relaxed);
+        advert
+            .kind
+            .store(u32::from(backing.kind.code()), Ordering::Relaxed);
         advert.serial.store(serial, Ordering::Release);
-        arenas.insert(serial, ArenaEntry { index, users: 1, _backing: backing });
+        arenas.insert(
+            serial,
+            ArenaEntry {
+                index,
+                users: 1,
+                _backing: backing,
+            },
+        );
         (index as u32 + 1, serial)
     }
 
     /// Takes back what [`take_arena`](Self::take_arena) gave.
     pub fn give_arena(&self, serial: u64) {
         let mut arenas = self.arenas.lock();
-        let Some(entry) = arenas.get_mut(&serial) else { return };
+        let Some(entry) = arenas.get_mut(&serial) else {
+            return;
+        };
         entry.users -= 1;
         if entry.users == 0 {
-            self.segment.arena(entry.index).serial.store(0, Ordering::Release);
+            self.segment
+                .arena(entry.index)
+                .serial
+                .store(0, Ordering::Release);
             self.arena_indices.lock().give(entry.index);
             arenas.remove(&serial);
         }

@@ -5,6 +5,7 @@
 
 use crate::asynch::Helper;
 use crate::cq::CqCore;
+use crate::execute::Link;
 use crate::lane::{self, Consumer};
 use crate::layout::{self, QpAdvert};
 use crate::peer::Peer;
@@ -12,7 +13,6 @@ use crate::process::Process;
 use crate::qp_state::State;
 use crate::quiet;
 use crate::recv::{InLane, RecvQueue};
-use crate::execute::Link;
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
 use crate::{channel, device};
@@ -182,7 +182,9 @@ impl QpCore {
         if before == State::Err as u32 {
             return;
         }
-        self.advert().state.store(State::Err as u32, Ordering::Release);
+        self.advert()
+            .state
+            .store(State::Err as u32, Ordering::Release);
         self.attention.store(true, Ordering::Release);
         self.send_cq.wake_own(true);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
@@ -225,7 +227,8 @@ impl QpCore {
         merge(&mut next, new, mask)?;
         match to {
             State::Reset => {
-                self.detach().map_err(|e| e.raw_os_error().unwrap_or(libc::EBUSY))?;
+                self.detach()
+                    .map_err(|e| e.raw_os_error().unwrap_or(libc::EBUSY))?;
                 self.set_state(State::Reset);
                 next = ibv_qp_attr::default();
             }
@@ -238,7 +241,9 @@ impl QpCore {
             _ => {
                 let advert = self.advert();
                 advert.access.store(next.qp_access_flags, Ordering::Relaxed);
-                advert.min_rnr_timer.store(u32::from(next.min_rnr_timer), Ordering::Relaxed);
+                advert
+                    .min_rnr_timer
+                    .store(u32::from(next.min_rnr_timer), Ordering::Relaxed);
                 self.set_state(to);
             }
         }
@@ -249,32 +254,57 @@ impl QpCore {
     /// INIT to RTR: find the peer, make it a lane, tell it.
     fn ready_to_receive(&self, attr: &ibv_qp_attr) -> Result<(), i32> {
         device::check_path(self.process, attr)?;
-        let peer = self.process.peer_of(attr.dest_qp_num).map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
+        let peer = self
+            .process
+            .peer_of(attr.dest_qp_num)
+            .map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
         let advert = self.advert();
         advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
         advert.rq_psn.store(attr.rq_psn, Ordering::Relaxed);
-        advert.min_rnr_timer.store(u32::from(attr.min_rnr_timer), Ordering::Relaxed);
+        advert
+            .min_rnr_timer
+            .store(u32::from(attr.min_rnr_timer), Ordering::Relaxed);
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
         if let Some(peer) = &peer {
             let order = lane::order_for(self.caps.recv_wr);
-            let space = peer.make_lane(lane::lane_len(order)).map_err(|_| libc::ENOMEM)?;
-            advert.peer_pid.store(peer.incarnation.pid, Ordering::Relaxed);
-            advert.peer_start.store(peer.incarnation.start, Ordering::Relaxed);
+            let space = peer
+                .make_lane(lane::lane_len(order))
+                .map_err(|_| libc::ENOMEM)?;
+            advert
+                .peer_pid
+                .store(peer.incarnation.pid, Ordering::Relaxed);
+            advert
+                .peer_start
+                .store(peer.incarnation.start, Ordering::Relaxed);
             advert.lane_order.store(order, Ordering::Relaxed);
-            channel::advertise(&advert.lane_file, space.file.fd().as_raw_fd(), space.file.id());
-            advert.lane_len.store(space.file.len() as u64, Ordering::Relaxed);
+            channel::advertise(
+                &advert.lane_file,
+                space.file.fd().as_raw_fd(),
+                space.file.id(),
+            );
+            advert
+                .lane_len
+                .store(space.file.len() as u64, Ordering::Relaxed);
             advert.lane_off.store(space.off as u64, Ordering::Relaxed);
             advert.consumed.0.store(0, Ordering::Relaxed);
-            advert.lane_generation.store(LANES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            advert
+                .lane_generation
+                .store(LANES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
             let lane = InLane::new(peer.clone(), space, order);
             let mut recv = self.recv.lock();
             self.taken.store(0, Ordering::Relaxed);
             self.slot_count.store(1 << order, Ordering::Relaxed);
-            self.head.store(core::ptr::from_ref(lane.head()).cast_mut(), Ordering::Release);
-            self.slots.store(lane.slots().as_ptr().cast_mut(), Ordering::Release);
+            self.head.store(
+                core::ptr::from_ref(lane.head()).cast_mut(),
+                Ordering::Release,
+            );
+            self.slots
+                .store(lane.slots().as_ptr().cast_mut(), Ordering::Release);
             recv.attach(lane);
         }
-        self.send.lock().link = peer.clone().map(|peer| Link::new(peer, attr.dest_qp_num, attr.path_mtu.0));
+        self.send.lock().link = peer
+            .clone()
+            .map(|peer| Link::new(peer, attr.dest_qp_num, attr.path_mtu.0));
         self.set_state(State::Rtr);
         if let Some(peer) = peer {
             // Its queue pair may already hold work for this one.
@@ -285,7 +315,9 @@ impl QpCore {
 
     /// Cuts the queue pair off: no peer touches it any more, everything posted is dropped silently, the lane is given back.
     fn detach(&self) -> io::Result<()> {
-        self.advert().state.store(State::Reset as u32, Ordering::Release);
+        self.advert()
+            .state
+            .store(State::Reset as u32, Ordering::Release);
         self.advert().peer_qpn.store(0, Ordering::Release);
         quiet::barrier(self.process)?;
         {

@@ -19,7 +19,15 @@ impl State {
     }
 
     pub fn from_u32(state: u32) -> Option<State> {
-        [State::Reset, State::Init, State::Rtr, State::Rts, State::Err].into_iter().find(|s| *s as u32 == state)
+        [
+            State::Reset,
+            State::Init,
+            State::Rtr,
+            State::Rts,
+            State::Err,
+        ]
+        .into_iter()
+        .find(|s| *s as u32 == state)
     }
 }
 
@@ -52,8 +60,14 @@ pub(crate) fn transition(from: State, to: State) -> Option<(u32, u32)> {
         (_, Err) => (STATE, CUR),
         (Reset, Init) => (STATE | PKEY | PORT | ACCESS, CUR),
         (Init, Init) => (0, STATE | CUR | PKEY | PORT | ACCESS),
-        (Init, Rtr) => (STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | RNR_TIMER, CUR | ALT_PATH | ACCESS | PKEY),
-        (Rtr, Rts) => (STATE | SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD, CUR | ALT_PATH | ACCESS | RNR_TIMER | MIG),
+        (Init, Rtr) => (
+            STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | RNR_TIMER,
+            CUR | ALT_PATH | ACCESS | PKEY,
+        ),
+        (Rtr, Rts) => (
+            STATE | SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD,
+            CUR | ALT_PATH | ACCESS | RNR_TIMER | MIG,
+        ),
         (Rts, Rts) => (0, STATE | CUR | ALT_PATH | ACCESS | RNR_TIMER | MIG),
         _ => return None,
     })
@@ -61,7 +75,9 @@ pub(crate) fn transition(from: State, to: State) -> Option<(u32, u32)> {
 
 /// Whether the attributes of a mask fit a transition.
 pub(crate) fn allowed(from: State, to: State, mask: u32) -> bool {
-    transition(from, to).is_some_and(|(required, optional)| mask & required == required && mask & !(required | optional) == 0)
+    transition(from, to).is_some_and(|(required, optional)| {
+        mask & required == required && mask & !(required | optional) == 0
+    })
 }
 
 #[cfg(test)]
@@ -70,23 +86,47 @@ mod tests {
 
     #[test]
     fn the_usual_way_up() {
-        assert!(allowed(State::Reset, State::Init, STATE | PKEY | PORT | ACCESS));
+        assert!(allowed(
+            State::Reset,
+            State::Init,
+            STATE | PKEY | PORT | ACCESS
+        ));
         let rtr = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | RNR_TIMER;
         assert!(allowed(State::Init, State::Rtr, rtr));
-        assert!(allowed(State::Rtr, State::Rts, STATE | SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD));
+        assert!(allowed(
+            State::Rtr,
+            State::Rts,
+            STATE | SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD
+        ));
         // Each bit that is required is missed, each that is not known is refused.
         for bit in (0..21).map(|b| 1 << b).filter(|b| rtr & b != 0) {
-            assert!(!allowed(State::Init, State::Rtr, rtr & !bit), "without {bit:#x}");
+            assert!(
+                !allowed(State::Init, State::Rtr, rtr & !bit),
+                "without {bit:#x}"
+            );
         }
         assert!(!allowed(State::Init, State::Rtr, rtr | SQ_PSN));
     }
 
     #[test]
     fn no_short_cuts() {
-        for (from, to) in [(State::Reset, State::Rtr), (State::Reset, State::Rts), (State::Init, State::Rts), (State::Rts, State::Rtr), (State::Err, State::Init), (State::Rts, State::Init)] {
+        for (from, to) in [
+            (State::Reset, State::Rtr),
+            (State::Reset, State::Rts),
+            (State::Init, State::Rts),
+            (State::Rts, State::Rtr),
+            (State::Err, State::Init),
+            (State::Rts, State::Init),
+        ] {
             assert!(transition(from, to).is_none(), "{from:?} to {to:?}");
         }
-        for from in [State::Reset, State::Init, State::Rtr, State::Rts, State::Err] {
+        for from in [
+            State::Reset,
+            State::Init,
+            State::Rtr,
+            State::Rts,
+            State::Err,
+        ] {
             assert!(allowed(from, State::Reset, STATE));
         }
     }

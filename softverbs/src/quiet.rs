@@ -23,8 +23,13 @@ pub(crate) const RECV: u32 = 1 << 31;
 /// Sets the hazard word: `name` is [`RECV`] or a key, `op` tells this use from the one before.
 #[inline]
 pub(crate) fn enter(head: &Head, op: u32, name: u32, fenced: bool) {
-    head.hazard.store(u64::from(op) << 32 | u64::from(name), Ordering::Relaxed);
-    if fenced { fence(Ordering::SeqCst) } else { compiler_fence(Ordering::SeqCst) }
+    head.hazard
+        .store(u64::from(op) << 32 | u64::from(name), Ordering::Relaxed);
+    if fenced {
+        fence(Ordering::SeqCst)
+    } else {
+        compiler_fence(Ordering::SeqCst)
+    }
 }
 
 /// Clears the hazard word.
@@ -75,7 +80,9 @@ pub(crate) fn region(process: &Process, key: u32) -> io::Result<()> {
         drop(qp.send.lock());
         let recv = qp.recv.lock();
         if let Some(lane) = recv.lane() {
-            wait(lane.head(), lane.peer(), |name| name == key || name & RECV != 0)?;
+            wait(lane.head(), lane.peer(), |name| {
+                name == key || name & RECV != 0
+            })?;
         }
     }
     Ok(())

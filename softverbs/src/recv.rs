@@ -9,7 +9,9 @@ use crate::quiet;
 use crate::region::{self, LOCAL_WRITE};
 use crate::transfer::{List, Mover, Piece};
 use core::sync::atomic::Ordering;
-use ibverbs_sys::{ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as Status};
+use ibverbs_sys::{
+    ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as Status,
+};
 use std::sync::Arc;
 
 /// The lane from the peer, made by us.
@@ -34,7 +36,14 @@ enum Closed {
 
 impl InLane {
     pub fn new(peer: Arc<Peer>, space: LaneSpace, order: u32) -> InLane {
-        InLane { peer, space, order, consumer: Consumer::default(), published: 0, closed: Closed::Open }
+        InLane {
+            peer,
+            space,
+            order,
+            consumer: Consumer::default(),
+            published: 0,
+            closed: Closed::Open,
+        }
     }
 
     fn file(&self) -> &ControlFile {
@@ -48,12 +57,24 @@ impl InLane {
 
     pub fn slots(&self) -> &[lane::Slot] {
         // SAFETY: as for `head`.
-        unsafe { core::slice::from_raw_parts(self.file().as_ptr().add(self.space.off + lane::SLOTS_OFF).cast(), 1 << self.order) }
+        unsafe {
+            core::slice::from_raw_parts(
+                self.file()
+                    .as_ptr()
+                    .add(self.space.off + lane::SLOTS_OFF)
+                    .cast(),
+                1 << self.order,
+            )
+        }
     }
 
     fn beside(&self, slot: usize) -> *const u8 {
         // SAFETY: as for `head`; `slot` is below the number of slots.
-        unsafe { self.file().as_ptr().add(self.space.off + lane::beside_off(self.order) + slot * lane::BESIDE) }
+        unsafe {
+            self.file()
+                .as_ptr()
+                .add(self.space.off + lane::beside_off(self.order) + slot * lane::BESIDE)
+        }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -120,7 +141,11 @@ impl RecvQueue {
 /// # Safety
 ///
 /// The contract of ibv_post_recv(3): a well-formed chain of work requests.
-pub(crate) unsafe fn post_recv(qp: &Arc<QpCore>, mut wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> i32 {
+pub(crate) unsafe fn post_recv(
+    qp: &Arc<QpCore>,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> i32 {
     let mut rq = qp.recv.lock();
     let before = rq.posted;
     let mut rc = 0;
@@ -165,10 +190,18 @@ unsafe fn post_one(qp: &QpCore, rq: &mut RecvQueue, wr: &ibv_recv_wr) -> Result<
         return Err(libc::ENOMEM);
     }
     // SAFETY: the request holds `num_sge` elements at `sg_list`.
-    let sges = if count == 0 { &[][..] } else { unsafe { core::slice::from_raw_parts(wr.sg_list, count) } };
+    let sges = if count == 0 {
+        &[][..]
+    } else {
+        unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
+    };
     let total = sges.iter().map(|s| u64::from(s.length)).sum();
     let slot = rq.slot(rq.posted);
-    rq.entries[slot] = Posted { wr_id: wr.wr_id, sges: count as u32, total };
+    rq.entries[slot] = Posted {
+        wr_id: wr.wr_id,
+        sges: count as u32,
+        total,
+    };
     rq.sges[slot * rq.max_sge..][..count].copy_from_slice(sges);
     // The advertised ring is a power of two, our own is as deep as was asked.
     let advert = qp.advert();
@@ -196,11 +229,14 @@ impl QpCore {
         while filled < out.len() {
             let next = rq.lane.as_mut().and_then(|lane| {
                 // SAFETY: the slots stay mapped while the lane is held; borrowed apart from the consumer.
-                let slots = unsafe { core::slice::from_raw_parts(lane.slots().as_ptr(), 1 << lane.order) };
+                let slots =
+                    unsafe { core::slice::from_raw_parts(lane.slots().as_ptr(), 1 << lane.order) };
                 lane.consumer.take(slots)
             });
             match next {
-                Some((slot, Ok(entry))) => filled += usize::from(self.entry(rq, slot, &entry, &mut out[filled])),
+                Some((slot, Ok(entry))) => {
+                    filled += usize::from(self.entry(rq, slot, &entry, &mut out[filled]))
+                }
                 // Rubbish in the lane: a peer of ours would not write it.
                 Some((_, Err(()))) => self.fail(),
                 None if self.state() == State::Err => {
@@ -227,7 +263,9 @@ impl QpCore {
 
     /// In the error state: whether no producer writes to the lane any more, and everything it wrote was taken.
     fn quiet(self: &Arc<Self>, rq: &mut RecvQueue) -> bool {
-        let Some(lane) = &mut rq.lane else { return true };
+        let Some(lane) = &mut rq.lane else {
+            return true;
+        };
         if lane.closed == Closed::Open {
             if quiet::barrier(self.process).is_err() {
                 return false;
@@ -266,7 +304,8 @@ impl QpCore {
         match entry.kind {
             Kind::Recv | Kind::RecvImm | Kind::WriteImm => {
                 let posted = rq.entries[rq.slot(rq.taken)];
-                let fits = entry.kind == Kind::WriteImm || u64::from(entry.byte_len) <= posted.total;
+                let fits =
+                    entry.kind == Kind::WriteImm || u64::from(entry.byte_len) <= posted.total;
                 if entry.index != rq.taken || rq.taken == rq.posted || !fits {
                     self.fail();
                     return false;
@@ -293,7 +332,11 @@ impl QpCore {
                     return false;
                 }
                 // Only the errors that an initiator can find here.
-                let status = if entry.imm == Status::IBV_WC_LOC_LEN_ERR.0 { Status::IBV_WC_LOC_LEN_ERR } else { Status::IBV_WC_LOC_PROT_ERR };
+                let status = if entry.imm == Status::IBV_WC_LOC_LEN_ERR.0 {
+                    Status::IBV_WC_LOC_LEN_ERR
+                } else {
+                    Status::IBV_WC_LOC_PROT_ERR
+                };
                 *wc = self.receive(rq, status);
                 self.fail();
                 true
@@ -303,7 +346,12 @@ impl QpCore {
                 false
             }
             // Kinds that nobody sends to this kind of queue pair yet.
-            Kind::ParkedDone | Kind::Ring | Kind::Invalidate | Kind::SharedRecv | Kind::Datagram | Kind::Atomic => false,
+            Kind::ParkedDone
+            | Kind::Ring
+            | Kind::Invalidate
+            | Kind::SharedRecv
+            | Kind::Datagram
+            | Kind::Atomic => false,
         }
     }
 
@@ -333,8 +381,15 @@ impl QpCore {
                 continue;
             }
             let advert = self.process.segment.mr(region::index_of(sge.lkey));
-            let Ok(off) = region::check(advert, sge.lkey, self.pd, sge.addr, len as u64, LOCAL_WRITE) else { return false };
-            pieces.push(Piece { ptr: (advert.addr.load(Ordering::Relaxed) + off) as *mut u8, len });
+            let Ok(off) =
+                region::check(advert, sge.lkey, self.pd, sge.addr, len as u64, LOCAL_WRITE)
+            else {
+                return false;
+            };
+            pieces.push(Piece {
+                ptr: (advert.addr.load(Ordering::Relaxed) + off) as *mut u8,
+                len,
+            });
             left -= len;
         }
         for piece in pieces.as_slice() {

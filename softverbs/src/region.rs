@@ -17,7 +17,8 @@ pub(crate) const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
 /// Any right of a peer's.
 pub(crate) const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 /// Flags that change nothing here: the device may always do what they allow.
-const HINTS: u32 = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
+const HINTS: u32 =
+    ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 
 pub(crate) struct RegionCore {
     process: &'static Process,
@@ -37,7 +38,14 @@ impl RegionCore {
     /// `EINVAL`: remote write or atomic without local write, or a range that wraps. `EOPNOTSUPP`: a flag of the verbs that
     /// this device has not got (on-demand paging, zero-based, memory window binding). `EFAULT`: not all of it is mapped.
     /// `ENOMEM`: no entry left.
-    pub fn register(process: &'static Process, pd: u32, addr: u64, len: u64, iova: u64, access: u32) -> io::Result<RegionCore> {
+    pub fn register(
+        process: &'static Process,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: u32,
+    ) -> io::Result<RegionCore> {
         let errno = |e| io::Error::from_raw_os_error(e);
         if access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && access & LOCAL_WRITE == 0 {
             return Err(errno(libc::EINVAL));
@@ -61,7 +69,9 @@ impl RegionCore {
             }
             None => (0, 0, 0),
         };
-        advert.access.store(access & (LOCAL_WRITE | REMOTE), Ordering::Relaxed);
+        advert
+            .access
+            .store(access & (LOCAL_WRITE | REMOTE), Ordering::Relaxed);
         advert.pd.store(pd, Ordering::Relaxed);
         advert.arena.store(arena, Ordering::Relaxed);
         advert.arena_serial.store(serial, Ordering::Relaxed);
@@ -70,13 +80,22 @@ impl RegionCore {
         advert.len.store(len, Ordering::Relaxed);
         advert.addr.store(addr, Ordering::Relaxed);
         advert.key.store(key, Ordering::Release);
-        Ok(RegionCore { process, index, key, arena_serial: serial })
+        Ok(RegionCore {
+            process,
+            index,
+            key,
+            arena_serial: serial,
+        })
     }
 
     /// Takes the key back and waits until nothing touches the memory any more; `EBUSY` if somebody who is alive but stopped
     /// does. The key is gone either way, and the call can be repeated.
     pub fn invalidate(&self) -> io::Result<()> {
-        self.process.segment.mr(self.index).key.store(0, Ordering::Release);
+        self.process
+            .segment
+            .mr(self.index)
+            .key
+            .store(0, Ordering::Release);
         quiet::region(self.process, self.key)
     }
 
@@ -99,7 +118,11 @@ fn check_mapped(addr: u64, len: u64) -> io::Result<()> {
         // SAFETY: mincore only writes one byte a page to `seen`, which is large enough.
         if unsafe { libc::mincore(at as *mut _, n as usize, seen.as_mut_ptr()) } != 0 {
             let error = io::Error::last_os_error();
-            return Err(if error.raw_os_error() == Some(libc::ENOMEM) { io::Error::from_raw_os_error(libc::EFAULT) } else { error });
+            return Err(if error.raw_os_error() == Some(libc::ENOMEM) {
+                io::Error::from_raw_os_error(libc::EFAULT)
+            } else {
+                error
+            });
         }
         at += n;
     }
@@ -112,7 +135,14 @@ pub(crate) struct Refused;
 
 /// Checks an access and gives the offset of `addr` in the region: key, protection domain, rights, bounds.
 #[inline]
-pub(crate) fn check(advert: &MrAdvert, key: u32, pd: u32, addr: u64, len: u64, need: u32) -> Result<u64, Refused> {
+pub(crate) fn check(
+    advert: &MrAdvert,
+    key: u32,
+    pd: u32,
+    addr: u64,
+    len: u64,
+    need: u32,
+) -> Result<u64, Refused> {
     if advert.key.load(Ordering::Acquire) != key
         || key == 0
         || advert.pd.load(Ordering::Relaxed) != pd
@@ -122,7 +152,11 @@ pub(crate) fn check(advert: &MrAdvert, key: u32, pd: u32, addr: u64, len: u64, n
     }
     let off = addr.wrapping_sub(advert.iova.load(Ordering::Relaxed));
     let have = advert.len.load(Ordering::Relaxed);
-    if off > have || len > have - off { Err(Refused) } else { Ok(off) }
+    if off > have || len > have - off {
+        Err(Refused)
+    } else {
+        Ok(off)
+    }
 }
 
 /// The region entry that a key names.

@@ -22,7 +22,10 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// `file` is at least [`SEGMENT_LEN`] long.
     pub fn new(file: ControlFile) -> Segment {
-        Segment { base: file.as_ptr(), _file: file }
+        Segment {
+            base: file.as_ptr(),
+            _file: file,
+        }
     }
 
     fn at<T>(&self, off: usize) -> &T {
@@ -65,7 +68,10 @@ impl Segment {
         let head: &RecvHead = self.at(RECV_OFF + off);
         // SAFETY: the range was checked to lie in the receive area; RecvSge is made of atomics.
         let sges = unsafe {
-            core::slice::from_raw_parts(self.base.add(RECV_OFF + off + size_of::<RecvHead>()).cast(), max_sge)
+            core::slice::from_raw_parts(
+                self.base.add(RECV_OFF + off + size_of::<RecvHead>()).cast(),
+                max_sge,
+            )
         };
         Some((head, sges))
     }

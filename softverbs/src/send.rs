@@ -11,7 +11,9 @@ use crate::qp_state::State;
 use crate::send_done::SendDone;
 use crate::transfer::Mover;
 use core::sync::atomic::Ordering;
-use ibverbs_sys::{ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use ibverbs_sys::{
+    ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -117,7 +119,8 @@ impl SendQueue {
     /// Takes over what RTS sets. 4.096 us * 2^timeout per try; 0 waits for ever (IBTA 9.9.2.1.1, ibv_modify_qp(3)).
     pub fn configure(&mut self, attr: &ibv_qp_attr) {
         let tries = u64::from(attr.retry_cnt) + 1;
-        self.timeout = (attr.timeout != 0).then(|| Duration::from_nanos((4096u64 << attr.timeout).saturating_mul(tries)));
+        self.timeout = (attr.timeout != 0)
+            .then(|| Duration::from_nanos((4096u64 << attr.timeout).saturating_mul(tries)));
         self.rnr_retry = attr.rnr_retry;
         if let Some(link) = &mut self.link {
             link.sq_psn = attr.sq_psn;
@@ -148,7 +151,9 @@ impl SendQueue {
             for sge in work.sges {
                 let to = &mut self.inline[slot * self.max_inline + inline..][..sge.length as usize];
                 // SAFETY: ibv_post_send's contract: inline data is readable during the call; the lengths were checked.
-                unsafe { core::ptr::copy_nonoverlapping(sge.addr as *const u8, to.as_mut_ptr(), to.len()) };
+                unsafe {
+                    core::ptr::copy_nonoverlapping(sge.addr as *const u8, to.as_mut_ptr(), to.len())
+                };
                 inline += to.len();
             }
         } else {
@@ -161,17 +166,36 @@ impl SendQueue {
             imm: work.imm,
             raddr: work.raddr,
             rkey: work.rkey,
-            sges: if work.flags & INLINE != 0 { u32::from(inline > 0) } else { work.sges.len() as u32 },
+            sges: if work.flags & INLINE != 0 {
+                u32::from(inline > 0)
+            } else {
+                work.sges.len() as u32
+            },
             inline: inline as u32,
         });
         self.head += 1;
     }
 
-    fn complete(&self, qp: &QpCore, index: u64, wr_id: u64, op: Op, flags: u32, status: ibv_wc_status, len: u64) {
+    fn complete(
+        &self,
+        qp: &QpCore,
+        index: u64,
+        wr_id: u64,
+        op: Op,
+        flags: u32,
+        status: ibv_wc_status,
+        len: u64,
+    ) {
         if status == ibv_wc_status::IBV_WC_SUCCESS && flags & SIGNALED == 0 && !qp.sig_all {
             return;
         }
-        let done = SendDone { wr_id, index, status: status.0, opcode: op.completion().0, byte_len: len as u32 };
+        let done = SendDone {
+            wr_id,
+            index,
+            status: status.0,
+            opcode: op.completion().0,
+            byte_len: len as u32,
+        };
         // SAFETY: the caller holds the send queue's lock (`&self` is inside it), and each slot of the queue completes once.
         unsafe { qp.send_dones.push(done) };
         qp.send_cq.wake_own(status != ibv_wc_status::IBV_WC_SUCCESS);
@@ -192,13 +216,20 @@ impl SendQueue {
                 _ => return false,
             }
             let slot = (self.next % self.depth as u64) as usize;
-            let Some(stored) = self.stored[slot] else { break };
+            let Some(stored) = self.stored[slot] else {
+                break;
+            };
             let inline = [ibv_sge {
-                addr: self.inline[(slot * self.max_inline).min(self.inline.len())..].as_ptr() as u64,
+                addr: self.inline[(slot * self.max_inline).min(self.inline.len())..].as_ptr()
+                    as u64,
                 length: stored.inline,
                 lkey: 0,
             }];
-            let sges = if stored.flags & INLINE != 0 { &inline[..] } else { &self.sges[slot * self.max_sge..] };
+            let sges = if stored.flags & INLINE != 0 {
+                &inline[..]
+            } else {
+                &self.sges[slot * self.max_sge..]
+            };
             let work = Work {
                 wr_id: stored.wr_id,
                 op: stored.op,
@@ -214,7 +245,15 @@ impl SendQueue {
                     self.waiting = None;
                     let index = self.next;
                     self.next += 1;
-                    self.complete(qp, index, stored.wr_id, stored.op, stored.flags, status, len);
+                    self.complete(
+                        qp,
+                        index,
+                        stored.wr_id,
+                        stored.op,
+                        stored.flags,
+                        status,
+                        len,
+                    );
                     if status != ibv_wc_status::IBV_WC_SUCCESS {
                         qp.fail();
                     }
@@ -251,9 +290,14 @@ impl SendQueue {
         if limit == Some(Duration::ZERO) {
             return Some(failure);
         }
-        let same = self.waiting.is_some_and(|w| core::mem::discriminant(&w.reason) == core::mem::discriminant(&reason));
+        let same = self.waiting.is_some_and(|w| {
+            core::mem::discriminant(&w.reason) == core::mem::discriminant(&reason)
+        });
         if !same {
-            self.waiting = Some(Waiting { reason, until: limit.map(|d| Instant::now() + d) });
+            self.waiting = Some(Waiting {
+                reason,
+                until: limit.map(|d| Instant::now() + d),
+            });
             qp.attention.store(true, Ordering::Release);
             qp.process.watcher.wait_for(qp);
         } else if self.deadline().is_some_and(|until| Instant::now() >= until) {
@@ -270,7 +314,15 @@ impl SendQueue {
             let index = self.next;
             self.next += 1;
             if let Some(s) = self.stored[slot] {
-                self.complete(qp, index, s.wr_id, s.op, s.flags, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+                self.complete(
+                    qp,
+                    index,
+                    s.wr_id,
+                    s.op,
+                    s.flags,
+                    ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+                    0,
+                );
             }
         }
         qp.attention.store(false, Ordering::Release);
@@ -282,7 +334,11 @@ impl SendQueue {
 /// # Safety
 ///
 /// The contract of ibv_post_send(3): a well-formed chain of work requests.
-pub(crate) unsafe fn post_send(qp: &Arc<QpCore>, mut wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> i32 {
+pub(crate) unsafe fn post_send(
+    qp: &Arc<QpCore>,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> i32 {
     let mut sq = qp.send.lock();
     while !wr.is_null() {
         // SAFETY: `wr` is a valid request of the chain.
@@ -308,7 +364,11 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
         return Err(libc::EINVAL);
     }
     // SAFETY: the request holds `num_sge` elements at `sg_list`.
-    let sges = if count == 0 { &[][..] } else { unsafe { core::slice::from_raw_parts(wr.sg_list, count) } };
+    let sges = if count == 0 {
+        &[][..]
+    } else {
+        unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
+    };
     let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
     let flags = wr.send_flags;
     if total > MAX_MSG || flags & INLINE != 0 && (total > sq.max_inline as u64 || op == Op::Read) {
@@ -318,8 +378,22 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
         return Err(libc::ENOMEM);
     }
     // SAFETY: the union's rdma member and imm_data are plain integers, valid whatever was written.
-    let (raddr, rkey, imm) = unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, wr.__bindgen_anon_1.imm_data) };
-    let work = Work { wr_id: wr.wr_id, op, flags, imm, raddr, rkey, sges };
+    let (raddr, rkey, imm) = unsafe {
+        (
+            wr.wr.rdma.remote_addr,
+            wr.wr.rdma.rkey,
+            wr.__bindgen_anon_1.imm_data,
+        )
+    };
+    let work = Work {
+        wr_id: wr.wr_id,
+        op,
+        flags,
+        imm,
+        raddr,
+        rkey,
+        sges,
+    };
     if state == State::Err || qp.peer_says_fatal() {
         qp.fail();
         sq.store(&work);
@@ -368,10 +442,14 @@ impl QpCore {
         let waiting = {
             let mut sq = self.send.lock();
             self.attend_locked(&mut sq);
-            (sq.is_pending() && self.state() == State::Rts).then_some(sq.waiting).flatten()
+            (sq.is_pending() && self.state() == State::Rts)
+                .then_some(sq.waiting)
+                .flatten()
         };
         if self.unquiet.load(Ordering::Acquire) {
-            let busy = self.recv.lock().lane().is_some_and(|lane| lane.head().hazard.load(Ordering::Acquire) != 0 && !lane.peer().check_dead());
+            let busy = self.recv.lock().lane().is_some_and(|lane| {
+                lane.head().hazard.load(Ordering::Acquire) != 0 && !lane.peer().check_dead()
+            });
             if busy {
                 return Some(TICK);
             }
@@ -379,8 +457,16 @@ impl QpCore {
             self.recv_cq.wake_own(true);
         }
         let waiting = waiting?;
-        let left = waiting.until.map_or(IDLE, |until| until.saturating_duration_since(Instant::now()).max(Duration::from_micros(10)));
-        Some(if waiting.reason == Reason::Peer { left.min(TICK) } else { left })
+        let left = waiting.until.map_or(IDLE, |until| {
+            until
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_micros(10))
+        });
+        Some(if waiting.reason == Reason::Peer {
+            left.min(TICK)
+        } else {
+            left
+        })
     }
 
     fn attend_locked(self: &Arc<Self>, sq: &mut SendQueue) {

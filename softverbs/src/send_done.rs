@@ -32,8 +32,14 @@ unsafe impl Sync for SendDones {}
 impl SendDones {
     /// Room for `depth` completions: one for each slot of the send queue, so that a push cannot fail.
     pub fn new(depth: usize) -> SendDones {
-        let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::default()).collect();
-        SendDones { slots, head: AtomicU64::new(0), tail: AtomicU64::new(0) }
+        let slots = (0..depth.next_power_of_two())
+            .map(|_| UnsafeCell::default())
+            .collect();
+        SendDones {
+            slots,
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+        }
     }
 
     fn slot(&self, pos: u64) -> *mut SendDone {
@@ -79,7 +85,8 @@ impl SendDones {
     ///
     /// The caller holds both locks.
     pub unsafe fn clear(&self) {
-        self.head.store(self.tail.load(Ordering::Acquire), Ordering::Release);
+        self.head
+            .store(self.tail.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
@@ -94,7 +101,12 @@ mod tests {
         for round in 0..10 {
             for i in 0..4 {
                 // SAFETY: one thread; at most four wait.
-                unsafe { ring.push(SendDone { index: round * 4 + i, ..SendDone::default() }) };
+                unsafe {
+                    ring.push(SendDone {
+                        index: round * 4 + i,
+                        ..SendDone::default()
+                    })
+                };
             }
             for i in 0..4 {
                 // SAFETY: one thread.

@@ -11,14 +11,24 @@ pub(crate) struct Indices {
 
 impl Indices {
     pub fn new(first: usize, len: usize) -> Indices {
-        Indices { used: vec![false; len], first, next: first }
+        Indices {
+            used: vec![false; len],
+            first,
+            next: first,
+        }
     }
 
     pub fn take(&mut self) -> Option<usize> {
         let len = self.used.len();
-        let found = (self.next..len).chain(self.first..self.next).find(|&i| !self.used[i])?;
+        let found = (self.next..len)
+            .chain(self.first..self.next)
+            .find(|&i| !self.used[i])?;
         self.used[found] = true;
-        self.next = if found + 1 == len { self.first } else { found + 1 };
+        self.next = if found + 1 == len {
+            self.first
+        } else {
+            found + 1
+        };
         Some(found)
     }
 
@@ -39,7 +49,10 @@ impl Ranges {
     pub const UNIT: usize = 4096;
 
     pub fn new(len: usize) -> Ranges {
-        Ranges { free: BTreeMap::from([(0, len)]), len }
+        Ranges {
+            free: BTreeMap::from([(0, len)]),
+            len,
+        }
     }
 
     pub fn take(&mut self, len: usize) -> Option<usize> {
@@ -83,7 +96,10 @@ mod tests {
         let mut indices = Indices::new(1, 4);
         assert_eq!(indices.take(), Some(1));
         indices.give(1);
-        assert_eq!((indices.take(), indices.take(), indices.take()), (Some(2), Some(3), Some(1)));
+        assert_eq!(
+            (indices.take(), indices.take(), indices.take()),
+            (Some(2), Some(3), Some(1))
+        );
         assert_eq!(indices.take(), None);
     }
 

@@ -42,7 +42,10 @@ pub(crate) struct List<T: Copy> {
 impl<T: Copy> List<T> {
     #[inline]
     pub fn new() -> List<T> {
-        List { items: [const { core::mem::MaybeUninit::uninit() }; MAX_SGE], len: 0 }
+        List {
+            items: [const { core::mem::MaybeUninit::uninit() }; MAX_SGE],
+            len: 0,
+        }
     }
 
     /// Adds an item; the caller has checked that there are no more than [`MAX_SGE`].
@@ -77,7 +80,9 @@ impl Mover<'_> {
             // SAFETY: by contract.
             Mover::Now => unsafe { copy::copy(dst, src, len) },
             // SAFETY: by contract.
-            Mover::Slices(rng) => unsafe { copy::copy_sliced(dst, src, len, rng, std::thread::yield_now) },
+            Mover::Slices(rng) => unsafe {
+                copy::copy_sliced(dst, src, len, rng, std::thread::yield_now)
+            },
         }
     }
 }
@@ -131,7 +136,15 @@ pub(crate) unsafe fn transfer(
 }
 
 #[inline]
-unsafe fn one(way: Way, pid: u32, ptr: *mut u8, target: Target, n: usize, last: bool, mover: &mut Mover<'_>) -> io::Result<()> {
+unsafe fn one(
+    way: Way,
+    pid: u32,
+    ptr: *mut u8,
+    target: Target,
+    n: usize,
+    last: bool,
+    mover: &mut Mover<'_>,
+) -> io::Result<()> {
     match (target, way) {
         // SAFETY: by the caller's contract.
         (Target::Mapped(to), Way::Out) => unsafe { mover.copy(to, ptr, n) },
@@ -151,9 +164,19 @@ unsafe fn one(way: Way, pid: u32, ptr: *mut u8, target: Target, n: usize, last: 
                 // SAFETY: `here` is mapped by the caller's contract; the kernel checks the other side.
                 unsafe {
                     match way {
-                        Way::Out if last && done + len == n => procvm::write_last_word_last(pid, here, there, len)?,
-                        Way::Out => procvm::write_to(pid, &[procvm::segment(here as u64, len)], &[procvm::segment(there, len)])?,
-                        Way::In => procvm::read_from(pid, &[procvm::segment(here as u64, len)], &[procvm::segment(there, len)])?,
+                        Way::Out if last && done + len == n => {
+                            procvm::write_last_word_last(pid, here, there, len)?
+                        }
+                        Way::Out => procvm::write_to(
+                            pid,
+                            &[procvm::segment(here as u64, len)],
+                            &[procvm::segment(there, len)],
+                        )?,
+                        Way::In => procvm::read_from(
+                            pid,
+                            &[procvm::segment(here as u64, len)],
+                            &[procvm::segment(there, len)],
+                        )?,
                     }
                 }
                 done += len;
@@ -176,7 +199,10 @@ mod tests {
         let mut pieces = Vec::new();
         for &c in cuts.iter().chain([&usize::MAX]) {
             let len = c.min(bytes.len() - at);
-            pieces.push(Piece { ptr: bytes[at..].as_mut_ptr(), len });
+            pieces.push(Piece {
+                ptr: bytes[at..].as_mut_ptr(),
+                len,
+            });
             at += len;
         }
         pieces

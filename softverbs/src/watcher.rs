@@ -29,7 +29,11 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub fn new(kick_read: OwnedFd, kick_write: OwnedFd) -> Watcher {
-        Watcher { kick_read, kick_write, state: Mutex::default() }
+        Watcher {
+            kick_read,
+            kick_write,
+            state: Mutex::default(),
+        }
     }
 
     /// Watches for the death of a peer.
@@ -52,7 +56,10 @@ impl Watcher {
 
     /// No longer takes care of a queue pair.
     pub fn forget(&self, qp: &QpCore) {
-        self.state.lock().waiting.retain(|w| !std::ptr::eq(w.as_ptr(), qp));
+        self.state
+            .lock()
+            .waiting
+            .retain(|w| !std::ptr::eq(w.as_ptr(), qp));
     }
 
     /// Makes the thread look at everything again.
@@ -64,7 +71,9 @@ impl Watcher {
     fn start(&self, process: &'static Process) {
         let mut state = self.state.lock();
         if !state.running {
-            let spawned = std::thread::Builder::new().name("verbatim-watch".into()).spawn(move || process.watcher.run(process));
+            let spawned = std::thread::Builder::new()
+                .name("verbatim-watch".into())
+                .spawn(move || process.watcher.run(process));
             // Without the thread, waiting work is still run by calls on its queue pair.
             state.running = spawned.is_ok();
         }
@@ -105,22 +114,44 @@ impl Watcher {
     }
 
     fn sleep(&self, peers: &[Arc<Peer>], next: Option<Duration>) {
-        let mut fds = vec![libc::pollfd { fd: self.kick_read.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let mut fds = vec![libc::pollfd {
+            fd: self.kick_read.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
         fds.extend(
             peers
                 .iter()
                 .filter_map(|p| p.pidfd())
-                .map(|p| libc::pollfd { fd: p.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }),
+                .map(|p| libc::pollfd {
+                    fd: p.as_fd().as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                }),
         );
-        let timeout = next.map(|d| libc::timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let timeout = next.map(|d| libc::timespec {
+            tv_sec: d.as_secs() as i64,
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
         // SAFETY: a live array of descriptors that stay open during the call, and a timeout or null.
         unsafe {
-            libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null())
+            libc::ppoll(
+                fds.as_mut_ptr(),
+                fds.len() as libc::nfds_t,
+                timeout.as_ref().map_or(core::ptr::null(), |t| t),
+                core::ptr::null(),
+            )
         };
         if fds[0].revents != 0 {
             let mut bytes = [0u8; 256];
             // SAFETY: reads into a live buffer what poll said is there.
-            unsafe { libc::read(self.kick_read.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            unsafe {
+                libc::read(
+                    self.kick_read.as_raw_fd(),
+                    bytes.as_mut_ptr().cast(),
+                    bytes.len(),
+                )
+            };
         }
     }
 

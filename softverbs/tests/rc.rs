@@ -13,22 +13,39 @@ fn send_of_all_sizes() {
     let dev = Dev::open();
     let o = Options::default();
     let (a, b) = pair(&dev, &o);
-    let from = [Mem::plain(&dev, 1 << 20, LOCAL), Mem::file(&dev, 1 << 20, LOCAL, Kind::Private)];
+    let from = [
+        Mem::plain(&dev, 1 << 20, LOCAL),
+        Mem::file(&dev, 1 << 20, LOCAL, Kind::Private),
+    ];
     let to = [
         Mem::plain(&dev, 1 << 20, LOCAL),
         Mem::file(&dev, 1 << 20, LOCAL, Kind::Receive),
         Mem::file(&dev, 1 << 20, LOCAL | WRITE, Kind::Exposed),
         Mem::file(&dev, 1 << 20, LOCAL, Kind::Private),
     ];
-    for (i, len) in [0, 1, 31, 32, 33, 255, 256, 257, 4096, 100_000, 1 << 20].into_iter().enumerate() {
+    for (i, len) in [0, 1, 31, 32, 33, 255, 256, 257, 4096, 100_000, 1 << 20]
+        .into_iter()
+        .enumerate()
+    {
         for from in &from {
             for to in &to {
                 let data: Vec<u8> = (0..len).map(|k| (k * 7 + i) as u8).collect();
                 from.fill(0, &data);
                 assert_eq!(b.recv(9, &mut [to.sge(0, 1 << 20)]), 0);
-                assert_eq!(a.post(&mut wr(5, Op::IBV_WR_SEND, &mut [from.sge(0, len)], SIGNALED)), 0);
+                assert_eq!(
+                    a.post(&mut wr(
+                        5,
+                        Op::IBV_WR_SEND,
+                        &mut [from.sge(0, len)],
+                        SIGNALED
+                    )),
+                    0
+                );
                 let wc = b.next();
-                assert_eq!((wc.status, wc.wr_id, wc.byte_len, wc.opcode, wc.qp_num), (OK, 9, len as u32, Wc::IBV_WC_RECV, b.qpn()));
+                assert_eq!(
+                    (wc.status, wc.wr_id, wc.byte_len, wc.opcode, wc.qp_num),
+                    (OK, 9, len as u32, Wc::IBV_WC_RECV, b.qpn())
+                );
                 assert_eq!(to.get(0, len), data, "{len} bytes");
                 let wc = a.next();
                 assert_eq!((wc.status, wc.wr_id, wc.opcode), (OK, 5, Wc::IBV_WC_SEND));
@@ -47,13 +64,29 @@ fn gather_and_scatter_with_immediate() {
     from.fill(0, &data[..300]);
     from.fill(2000, &data[300..1000]);
     for _ in 0..3 {
-        b.recv(1, &mut [to.sge(0, 10), to.sge(500, 0), to.sge(1000, 400), to.sge(2000, 1000)]);
-        let mut send = wr(2, Op::IBV_WR_SEND_WITH_IMM, &mut [from.sge(0, 300), from.sge(2000, 700)], SIGNALED);
+        b.recv(
+            1,
+            &mut [
+                to.sge(0, 10),
+                to.sge(500, 0),
+                to.sge(1000, 400),
+                to.sge(2000, 1000),
+            ],
+        );
+        let mut send = wr(
+            2,
+            Op::IBV_WR_SEND_WITH_IMM,
+            &mut [from.sge(0, 300), from.sge(2000, 700)],
+            SIGNALED,
+        );
         send.__bindgen_anon_1.imm_data = 0x01020304u32.to_be();
         assert_eq!(a.post(&mut send), 0);
         let wc = b.next();
         assert_eq!((wc.status, wc.byte_len), (OK, 1000));
-        assert_eq!(unsafe { wc.__bindgen_anon_1.imm_data }, 0x01020304u32.to_be());
+        assert_eq!(
+            unsafe { wc.__bindgen_anon_1.imm_data },
+            0x01020304u32.to_be()
+        );
         let got = [to.get(0, 10), to.get(1000, 400), to.get(2000, 590)].concat();
         assert_eq!(got, data);
         a.next();
@@ -66,24 +99,63 @@ fn one_sided() {
     let dev = Dev::open();
     let (a, b) = pair(&dev, &Options::default());
     let mine = Mem::plain(&dev, 8192, LOCAL);
-    for theirs in [Mem::plain(&dev, 8192, LOCAL | READ | WRITE), Mem::file(&dev, 8192, LOCAL | READ | WRITE, Kind::Exposed)] {
+    for theirs in [
+        Mem::plain(&dev, 8192, LOCAL | READ | WRITE),
+        Mem::file(&dev, 8192, LOCAL | READ | WRITE, Kind::Exposed),
+    ] {
         mine.fill(0, b"hello one-sided world");
-        a.post(&mut rdma(1, Op::IBV_WR_RDMA_WRITE, &mut [mine.sge(0, 21)], SIGNALED, theirs.addr() + 100, theirs.key()));
-        assert_eq!((a.next().opcode, b.poll().is_none()), (Wc::IBV_WC_RDMA_WRITE, true));
+        a.post(&mut rdma(
+            1,
+            Op::IBV_WR_RDMA_WRITE,
+            &mut [mine.sge(0, 21)],
+            SIGNALED,
+            theirs.addr() + 100,
+            theirs.key(),
+        ));
+        assert_eq!(
+            (a.next().opcode, b.poll().is_none()),
+            (Wc::IBV_WC_RDMA_WRITE, true)
+        );
         assert_eq!(theirs.get(100, 21), b"hello one-sided world");
 
         b.recv(3, &mut []);
-        let mut send = rdma(2, Op::IBV_WR_RDMA_WRITE_WITH_IMM, &mut [mine.sge(6, 9)], SIGNALED, theirs.addr(), theirs.key());
+        let mut send = rdma(
+            2,
+            Op::IBV_WR_RDMA_WRITE_WITH_IMM,
+            &mut [mine.sge(6, 9)],
+            SIGNALED,
+            theirs.addr(),
+            theirs.key(),
+        );
         send.__bindgen_anon_1.imm_data = 77;
         a.post(&mut send);
         let wc = b.next();
-        assert_eq!((wc.status, wc.opcode, wc.byte_len, wc.wr_id), (OK, Wc::IBV_WC_RECV_RDMA_WITH_IMM, 9, 3));
-        assert_eq!((a.next().status, theirs.get(0, 9)), (OK, b"one-sided".to_vec()));
+        assert_eq!(
+            (wc.status, wc.opcode, wc.byte_len, wc.wr_id),
+            (OK, Wc::IBV_WC_RECV_RDMA_WITH_IMM, 9, 3)
+        );
+        assert_eq!(
+            (a.next().status, theirs.get(0, 9)),
+            (OK, b"one-sided".to_vec())
+        );
 
-        a.post(&mut rdma(4, Op::IBV_WR_RDMA_READ, &mut [mine.sge(4000, 5), mine.sge(5000, 16)], SIGNALED, theirs.addr() + 100, theirs.key()));
+        a.post(&mut rdma(
+            4,
+            Op::IBV_WR_RDMA_READ,
+            &mut [mine.sge(4000, 5), mine.sge(5000, 16)],
+            SIGNALED,
+            theirs.addr() + 100,
+            theirs.key(),
+        ));
         let wc = a.next();
-        assert_eq!((wc.status, wc.opcode, wc.byte_len), (OK, Wc::IBV_WC_RDMA_READ, 21));
-        assert_eq!([mine.get(4000, 5), mine.get(5000, 16)].concat(), b"hello one-sided world");
+        assert_eq!(
+            (wc.status, wc.opcode, wc.byte_len),
+            (OK, Wc::IBV_WC_RDMA_READ, 21)
+        );
+        assert_eq!(
+            [mine.get(4000, 5), mine.get(5000, 16)].concat(),
+            b"hello one-sided world"
+        );
     }
 }
 
@@ -92,14 +164,62 @@ fn one_sided() {
 fn access_is_checked() {
     type Case = (&'static str, fn(&Dev, &Dev) -> (Mem, u32), u64, usize, Op);
     let cases: [Case; 8] = [
-        ("past the end", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0), 32, 64, Op::IBV_WR_RDMA_WRITE),
-        ("before the beginning", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0), u64::MAX, 8, Op::IBV_WR_RDMA_WRITE),
-        ("wraps", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0), u64::MAX - 100, 200, Op::IBV_WR_RDMA_WRITE),
-        ("no write right", |d, _| (Mem::plain(d, 64, LOCAL | READ), 0), 0, 8, Op::IBV_WR_RDMA_WRITE),
-        ("no read right", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0), 0, 8, Op::IBV_WR_RDMA_READ),
-        ("stale key", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0x100), 0, 8, Op::IBV_WR_RDMA_WRITE),
-        ("other tag", |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 1), 0, 8, Op::IBV_WR_RDMA_WRITE_WITH_IMM),
-        ("other domain", |_, e| (Mem::plain(e, 64, LOCAL | WRITE), 0), 0, 8, Op::IBV_WR_RDMA_WRITE),
+        (
+            "past the end",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0),
+            32,
+            64,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
+        (
+            "before the beginning",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0),
+            u64::MAX,
+            8,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
+        (
+            "wraps",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0),
+            u64::MAX - 100,
+            200,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
+        (
+            "no write right",
+            |d, _| (Mem::plain(d, 64, LOCAL | READ), 0),
+            0,
+            8,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
+        (
+            "no read right",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0),
+            0,
+            8,
+            Op::IBV_WR_RDMA_READ,
+        ),
+        (
+            "stale key",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 0x100),
+            0,
+            8,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
+        (
+            "other tag",
+            |d, _| (Mem::plain(d, 64, LOCAL | WRITE), 1),
+            0,
+            8,
+            Op::IBV_WR_RDMA_WRITE_WITH_IMM,
+        ),
+        (
+            "other domain",
+            |_, e| (Mem::plain(e, 64, LOCAL | WRITE), 0),
+            0,
+            8,
+            Op::IBV_WR_RDMA_WRITE,
+        ),
     ];
     for (name, make, off, len, op) in cases {
         let (dev, other) = (Dev::open(), Dev::open());
@@ -107,12 +227,38 @@ fn access_is_checked() {
         let mine = Mem::plain(&dev, 4096, LOCAL);
         let (theirs, flip) = make(&dev, &other);
         b.recv(1, &mut [mine.sge(0, 64)]);
-        a.post(&mut rdma(1, op, &mut [mine.sge(0, len)], 0, theirs.addr().wrapping_add(off), theirs.key() ^ flip));
-        a.post(&mut rdma(2, op, &mut [mine.sge(0, len)], SIGNALED, theirs.addr(), theirs.key()));
+        a.post(&mut rdma(
+            1,
+            op,
+            &mut [mine.sge(0, len)],
+            0,
+            theirs.addr().wrapping_add(off),
+            theirs.key() ^ flip,
+        ));
+        a.post(&mut rdma(
+            2,
+            op,
+            &mut [mine.sge(0, len)],
+            SIGNALED,
+            theirs.addr(),
+            theirs.key(),
+        ));
         let wc = a.next();
-        assert_eq!((wc.status, wc.wr_id), (Status::IBV_WC_REM_ACCESS_ERR, 1), "{name}");
-        assert_eq!((a.next().status, a.state()), (Status::IBV_WC_WR_FLUSH_ERR, State::IBV_QPS_ERR), "{name}");
-        assert_eq!((b.next().status, b.state()), (Status::IBV_WC_WR_FLUSH_ERR, State::IBV_QPS_ERR), "{name}");
+        assert_eq!(
+            (wc.status, wc.wr_id),
+            (Status::IBV_WC_REM_ACCESS_ERR, 1),
+            "{name}"
+        );
+        assert_eq!(
+            (a.next().status, a.state()),
+            (Status::IBV_WC_WR_FLUSH_ERR, State::IBV_QPS_ERR),
+            "{name}"
+        );
+        assert_eq!(
+            (b.next().status, b.state()),
+            (Status::IBV_WC_WR_FLUSH_ERR, State::IBV_QPS_ERR),
+            "{name}"
+        );
     }
 }
 
@@ -120,13 +266,39 @@ fn access_is_checked() {
 #[test]
 fn queue_pair_access_flags() {
     let dev = Dev::open();
-    let (a, b) = (End::new(&dev, &Options::default()), End::new(&dev, &Options { access: READ, ..Options::default() }));
+    let (a, b) = (
+        End::new(&dev, &Options::default()),
+        End::new(
+            &dev,
+            &Options {
+                access: READ,
+                ..Options::default()
+            },
+        ),
+    );
     a.connect(b.qpn(), &Options::default());
     b.connect(a.qpn(), &Options::default());
-    let (mine, theirs) = (Mem::plain(&dev, 64, LOCAL), Mem::plain(&dev, 64, LOCAL | READ | WRITE));
-    a.post(&mut rdma(1, Op::IBV_WR_RDMA_READ, &mut [mine.sge(0, 8)], SIGNALED, theirs.addr(), theirs.key()));
+    let (mine, theirs) = (
+        Mem::plain(&dev, 64, LOCAL),
+        Mem::plain(&dev, 64, LOCAL | READ | WRITE),
+    );
+    a.post(&mut rdma(
+        1,
+        Op::IBV_WR_RDMA_READ,
+        &mut [mine.sge(0, 8)],
+        SIGNALED,
+        theirs.addr(),
+        theirs.key(),
+    ));
     assert_eq!(a.next().status, OK);
-    a.post(&mut rdma(1, Op::IBV_WR_RDMA_WRITE, &mut [mine.sge(0, 8)], SIGNALED, theirs.addr(), theirs.key()));
+    a.post(&mut rdma(
+        1,
+        Op::IBV_WR_RDMA_WRITE,
+        &mut [mine.sge(0, 8)],
+        SIGNALED,
+        theirs.addr(),
+        theirs.key(),
+    ));
     assert_eq!(a.next().status, Status::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -145,7 +317,16 @@ fn local_protection() {
     // No bytes need no key.
     let (a, b) = pair(&dev, &Options::default());
     b.recv(1, &mut []);
-    a.post(&mut wr(1, Op::IBV_WR_SEND, &mut [ibverbs_sys::ibv_sge { addr: 1, length: 0, lkey: 99 }], SIGNALED));
+    a.post(&mut wr(
+        1,
+        Op::IBV_WR_SEND,
+        &mut [ibverbs_sys::ibv_sge {
+            addr: 1,
+            length: 0,
+            lkey: 99,
+        }],
+        SIGNALED,
+    ));
     assert_eq!((a.next().status, b.next().byte_len), (OK, 0));
 }
 
@@ -161,7 +342,14 @@ fn short_receive() {
     assert_eq!(a.next().status, Status::IBV_WC_REM_INV_REQ_ERR);
     let wc = b.next();
     assert_eq!((wc.status, wc.wr_id), (Status::IBV_WC_LOC_LEN_ERR, 1));
-    assert_eq!((b.next().status, a.state(), b.state()), (Status::IBV_WC_WR_FLUSH_ERR, State::IBV_QPS_ERR, State::IBV_QPS_ERR));
+    assert_eq!(
+        (b.next().status, a.state(), b.state()),
+        (
+            Status::IBV_WC_WR_FLUSH_ERR,
+            State::IBV_QPS_ERR,
+            State::IBV_QPS_ERR
+        )
+    );
 }
 
 /// A receive with a bad key fails at both ends.
@@ -183,15 +371,32 @@ fn receiver_not_ready() {
     let dev = Dev::open();
     let mine = Mem::plain(&dev, 64, LOCAL);
     for retry in [0, 1] {
-        let (a, b) = pair(&dev, &Options { rnr_retry: retry, ..Options::default() });
+        let (a, b) = pair(
+            &dev,
+            &Options {
+                rnr_retry: retry,
+                ..Options::default()
+            },
+        );
         a.post(&mut wr(1, Op::IBV_WR_SEND, &mut [mine.sge(0, 8)], 0));
         assert_eq!(a.next().status, Status::IBV_WC_RNR_RETRY_EXC_ERR);
-        assert_eq!((a.state(), b.state()), (State::IBV_QPS_ERR, State::IBV_QPS_RTS));
+        assert_eq!(
+            (a.state(), b.state()),
+            (State::IBV_QPS_ERR, State::IBV_QPS_RTS)
+        );
     }
     let (a, b) = pair(&dev, &Options::default());
     mine.fill(0, b"parked!!");
     for i in 0..4 {
-        assert_eq!(a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mine.sge(i as usize, 2)], SIGNALED)), 0);
+        assert_eq!(
+            a.post(&mut wr(
+                i,
+                Op::IBV_WR_SEND,
+                &mut [mine.sge(i as usize, 2)],
+                SIGNALED
+            )),
+            0
+        );
     }
     let to = Mem::plain(&dev, 64, LOCAL);
     for i in 0..4 {
@@ -199,7 +404,10 @@ fn receiver_not_ready() {
         b.recv(i, &mut [to.sge(0, 64)]);
         // The sender makes no call at all: its work goes on nevertheless.
         let wc = b.next();
-        assert_eq!((wc.status, wc.wr_id, to.get(0, 2)), (OK, i, b"parked!!"[i as usize..][..2].to_vec()));
+        assert_eq!(
+            (wc.status, wc.wr_id, to.get(0, 2)),
+            (OK, i, b"parked!!"[i as usize..][..2].to_vec())
+        );
     }
     for i in 0..4 {
         assert_eq!((a.next().wr_id, b.poll().is_none()), (i, true));
@@ -214,17 +422,29 @@ fn posting_in_each_state() {
     let mem = Mem::plain(&dev, 64, LOCAL);
     let a = End::new(&dev, &o);
     let mut sge = [mem.sge(0, 8)];
-    assert_eq!(a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED)), libc::EINVAL);
+    assert_eq!(
+        a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED)),
+        libc::EINVAL
+    );
     assert_eq!(a.recv(1, &mut sge), 0, "receives may be posted in INIT");
     assert_eq!(a.rtr(a.qpn()), 0);
-    assert_eq!(a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED)), libc::EINVAL);
+    assert_eq!(
+        a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED)),
+        libc::EINVAL
+    );
     assert_eq!(a.rts(&o), 0);
     assert_eq!(a.set_state(State::IBV_QPS_ERR), 0);
     assert_eq!(a.post(&mut wr(2, Op::IBV_WR_SEND, &mut sge, 0)), 0);
     assert_eq!(a.recv(3, &mut sge), 0);
-    let mut flushed: Vec<_> = (0..3).map(|_| a.next()).map(|wc| (wc.status, wc.wr_id)).collect();
+    let mut flushed: Vec<_> = (0..3)
+        .map(|_| a.next())
+        .map(|wc| (wc.status, wc.wr_id))
+        .collect();
     flushed.sort_by_key(|f| f.1);
-    assert_eq!(flushed, [1, 2, 3].map(|id| (Status::IBV_WC_WR_FLUSH_ERR, id)));
+    assert_eq!(
+        flushed,
+        [1, 2, 3].map(|id| (Status::IBV_WC_WR_FLUSH_ERR, id))
+    );
     assert_eq!(a.recv(4, &mut sge), 0);
     assert_eq!(a.set_state(State::IBV_QPS_RESET), 0);
     assert!(a.poll().is_none(), "to RESET drops everything silently");
@@ -232,7 +452,10 @@ fn posting_in_each_state() {
     a.init(&o);
     a.connect(a.qpn(), &o);
     assert_eq!(a.recv(6, &mut sge), 0);
-    assert_eq!(a.post(&mut wr(7, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], SIGNALED)), 0);
+    assert_eq!(
+        a.post(&mut wr(7, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], SIGNALED)),
+        0
+    );
     let mut ids = [a.next(), a.next()].map(|wc| (wc.status, wc.wr_id));
     ids.sort_by_key(|i| i.1);
     assert_eq!(ids, [(OK, 6), (OK, 7)], "usable again, to itself");
@@ -242,7 +465,13 @@ fn posting_in_each_state() {
 #[test]
 fn full_queues() {
     let dev = Dev::open();
-    let (a, b) = pair(&dev, &Options { depth: 4, ..Options::default() });
+    let (a, b) = pair(
+        &dev,
+        &Options {
+            depth: 4,
+            ..Options::default()
+        },
+    );
     let mem = Mem::plain(&dev, 64, LOCAL);
     for i in 0..4 {
         assert_eq!(b.recv(i, &mut [mem.sge(0, 8)]), 0);
@@ -250,22 +479,38 @@ fn full_queues() {
     assert_eq!(b.recv(4, &mut [mem.sge(0, 8)]), libc::ENOMEM);
     for i in 0..4 {
         let flags = if i == 2 { SIGNALED } else { 0 };
-        assert_eq!(a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], flags)), 0);
+        assert_eq!(
+            a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], flags)),
+            0
+        );
     }
-    assert_eq!(a.post(&mut wr(4, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)), libc::ENOMEM);
+    assert_eq!(
+        a.post(&mut wr(4, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)),
+        libc::ENOMEM
+    );
     for i in 0..4 {
         assert_eq!(b.next().wr_id, i);
         assert_eq!(b.recv(4 + i, &mut [mem.sge(0, 8)]), 0);
     }
     assert_eq!(a.next().wr_id, 2);
     for i in 4..7 {
-        assert_eq!(a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)), 0);
+        assert_eq!(
+            a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)),
+            0
+        );
     }
-    assert_eq!(a.post(&mut wr(7, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)), libc::ENOMEM);
+    assert_eq!(
+        a.post(&mut wr(7, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], 0)),
+        libc::ENOMEM
+    );
     for i in 4..7 {
         assert_eq!(b.next().wr_id, i);
     }
-    assert_eq!(a.post(&mut wr(8, Op::IBV_WR_SEND, &mut [mem.sge(0, 1); 5], 0)), libc::EINVAL, "too many elements");
+    assert_eq!(
+        a.post(&mut wr(8, Op::IBV_WR_SEND, &mut [mem.sge(0, 1); 5], 0)),
+        libc::EINVAL,
+        "too many elements"
+    );
 }
 
 /// Inline data is taken at the post and needs no key.
@@ -275,14 +520,31 @@ fn inline_data() {
     let (a, b) = pair(&dev, &Options::default());
     let to = Mem::plain(&dev, 64, LOCAL);
     let mut bytes = *b"inline bytes";
-    let mut sge = [ibverbs_sys::ibv_sge { addr: bytes.as_ptr() as u64, length: 12, lkey: 0 }];
-    assert_eq!(a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED | INLINE)), 0);
+    let mut sge = [ibverbs_sys::ibv_sge {
+        addr: bytes.as_ptr() as u64,
+        length: 12,
+        lkey: 0,
+    }];
+    assert_eq!(
+        a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED | INLINE)),
+        0
+    );
     bytes.fill(b'x');
     assert_eq!(&bytes, b"xxxxxxxxxxxx");
     b.recv(1, &mut [to.sge(0, 64)]);
-    assert_eq!((b.next().byte_len, to.get(0, 12)), (12, b"inline bytes".to_vec()));
-    let mut big = [ibverbs_sys::ibv_sge { addr: to.addr(), length: 65, lkey: 0 }];
-    assert_eq!(a.post(&mut wr(1, Op::IBV_WR_SEND, &mut big, INLINE)), libc::EINVAL);
+    assert_eq!(
+        (b.next().byte_len, to.get(0, 12)),
+        (12, b"inline bytes".to_vec())
+    );
+    let mut big = [ibverbs_sys::ibv_sge {
+        addr: to.addr(),
+        length: 65,
+        lkey: 0,
+    }];
+    assert_eq!(
+        a.post(&mut wr(1, Op::IBV_WR_SEND, &mut big, INLINE)),
+        libc::EINVAL
+    );
 }
 
 /// A partial chain: what comes before the bad request is posted, `bad_wr` names the first that is not.
@@ -297,7 +559,10 @@ fn partial_chain() {
     let mut first = wr(1, Op::IBV_WR_SEND, &mut sge, SIGNALED);
     first.next = &mut bad;
     let mut at = std::ptr::null_mut();
-    assert_eq!(unsafe { ibverbs_sys::inline::ibv_post_send(a.qp, &mut first, &mut at) }, libc::EOPNOTSUPP);
+    assert_eq!(
+        unsafe { ibverbs_sys::inline::ibv_post_send(a.qp, &mut first, &mut at) },
+        libc::EOPNOTSUPP
+    );
     assert_eq!(at, &raw mut bad);
     assert_eq!((a.next().wr_id, b.next().byte_len), (1, 4));
 }
@@ -318,7 +583,15 @@ fn channel_wakes() {
                 let b = b;
                 b.0.event();
             });
-            assert_eq!(a.post(&mut wr(round, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], SIGNALED)), 0);
+            assert_eq!(
+                a.post(&mut wr(
+                    round,
+                    Op::IBV_WR_SEND,
+                    &mut [mem.sge(8, 8)],
+                    SIGNALED
+                )),
+                0
+            );
             waiter.join().unwrap();
         });
         assert_eq!((b.next().wr_id, a.next().wr_id), (round, round));
@@ -338,7 +611,10 @@ unsafe impl Send for Shared<'_> {}
 #[test]
 fn threads_stream_both_ways() {
     let dev = Dev::open();
-    let o = Options { depth: 32, ..Options::default() };
+    let o = Options {
+        depth: 32,
+        ..Options::default()
+    };
     let pairs: Vec<_> = (0..3).map(|_| pair(&dev, &o)).collect();
     std::thread::scope(|s| {
         for (a, b) in &pairs {
@@ -365,22 +641,39 @@ fn stream(end: &End, dev: &Dev) {
     let begin = std::time::Instant::now();
     while got < 2000 || sent < 2000 || free < 32 {
         while posted < 2000 && posted - got < 32 {
-            end.recv(posted, &mut [mem.sge(32 * 1024 + (posted % 32) as usize * 512, 512)]);
+            end.recv(
+                posted,
+                &mut [mem.sge(32 * 1024 + (posted % 32) as usize * 512, 512)],
+            );
             posted += 1;
         }
         if sent < 2000 && free > 0 {
             let at = (sent % 32) as usize * 512;
             let len = 8 + (sent as usize * 37) % 500;
             mem.fill(at, &sent.to_le_bytes());
-            assert_eq!(end.post(&mut wr(sent, Op::IBV_WR_SEND, &mut [mem.sge(at, len)], SIGNALED)), 0);
+            assert_eq!(
+                end.post(&mut wr(
+                    sent,
+                    Op::IBV_WR_SEND,
+                    &mut [mem.sge(at, len)],
+                    SIGNALED
+                )),
+                0
+            );
             sent += 1;
             free -= 1;
         }
         while let Some(wc) = end.poll() {
             assert_eq!(wc.status, OK);
             if wc.opcode == Wc::IBV_WC_RECV {
-                assert_eq!((wc.wr_id, wc.byte_len as usize), (got, 8 + (got as usize * 37) % 500));
-                assert_eq!(mem.get(32 * 1024 + (got % 32) as usize * 512, 8), got.to_le_bytes());
+                assert_eq!(
+                    (wc.wr_id, wc.byte_len as usize),
+                    (got, 8 + (got as usize * 37) % 500)
+                );
+                assert_eq!(
+                    mem.get(32 * 1024 + (got % 32) as usize * 512, 8),
+                    got.to_le_bytes()
+                );
                 got += 1;
             } else {
                 free += 1;
@@ -396,7 +689,13 @@ fn stream(end: &End, dev: &Dev) {
 fn dereg_under_fire() {
     let dev = Dev::open();
     for round in 0..20 {
-        let (a, _b) = pair(&dev, &Options { depth: 64, ..Options::default() });
+        let (a, _b) = pair(
+            &dev,
+            &Options {
+                depth: 64,
+                ..Options::default()
+            },
+        );
         let mine = Mem::plain(&dev, 4096, LOCAL);
         mine.fill(0, &[0xaa; 4096]);
         let mut theirs = Mem::plain(&dev, 4096, LOCAL | WRITE);
@@ -408,20 +707,33 @@ fn dereg_under_fire() {
             let writer = s.spawn(move || {
                 let a = a;
                 loop {
-                    assert_eq!(a.0.post(&mut rdma(1, Op::IBV_WR_RDMA_WRITE, &mut [{ sge }], SIGNALED, addr, key)), 0);
+                    assert_eq!(
+                        a.0.post(&mut rdma(
+                            1,
+                            Op::IBV_WR_RDMA_WRITE,
+                            &mut [{ sge }],
+                            SIGNALED,
+                            addr,
+                            key
+                        )),
+                        0
+                    );
                     let status = a.0.next().status;
                     if status != OK {
                         return status;
                     }
                 }
             });
-            for _ in 0..round * 50 {
-                std::thread::yield_now();
+            for _ in 0..round * 2000 {
+                std::hint::spin_loop();
             }
             theirs.dereg();
             theirs.fill(0, &[0; 4096]);
             assert_eq!(writer.join().unwrap(), Status::IBV_WC_REM_ACCESS_ERR);
-            assert!(theirs.get(0, 4096).iter().all(|b| *b == 0), "a byte landed after dereg");
+            assert!(
+                theirs.get(0, 4096).iter().all(|b| *b == 0),
+                "a byte landed after dereg"
+            );
         });
     }
 }

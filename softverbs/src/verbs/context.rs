@@ -93,7 +93,13 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
         let process = Process::get()?;
         let helper = device::async_seed().map(Helper::start).transpose()?;
         let (async_read, _async_write) = pipe()?;
-        std::io::Result::Ok(Context { verbs: verbs_context::default(), process, helper, _async_write, async_read })
+        std::io::Result::Ok(Context {
+            verbs: verbs_context::default(),
+            process,
+            helper,
+            _async_write,
+            async_read,
+        })
     };
     match open() {
         Err(error) => null(&error),
@@ -133,33 +139,67 @@ pub(super) unsafe extern "C" fn close_device(plain: *mut ibv_context) -> c_int {
     0
 }
 
-pub(super) unsafe extern "C" fn query_device(plain: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+pub(super) unsafe extern "C" fn query_device(
+    plain: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
     // SAFETY: module invariant of `verbs`.
     unsafe { *attr = device::attr(context(plain).process) };
     0
 }
 
 /// The full structure, cut to what the caller knows of it.
-unsafe extern "C" fn query_port_ex(_plain: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, len: usize) -> c_int {
+unsafe extern "C" fn query_port_ex(
+    _plain: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    len: usize,
+) -> c_int {
     if port != 1 {
         return libc::EINVAL;
     }
     let have = device::port();
     let len = len.min(size_of::<ibv_port_attr>());
     // SAFETY: the caller's structure holds `len` bytes.
-    unsafe { core::ptr::copy_nonoverlapping(core::ptr::from_ref(&have).cast::<u8>(), attr.cast::<u8>(), len) };
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            core::ptr::from_ref(&have).cast::<u8>(),
+            attr.cast::<u8>(),
+            len,
+        )
+    };
     0
 }
 
-pub(super) unsafe extern "C" fn query_port(plain: *mut ibv_context, port: u8, attr: *mut _compat_ibv_port_attr) -> c_int {
+pub(super) unsafe extern "C" fn query_port(
+    plain: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
     // The compatible structure is the full one up to and with `flags`.
     // SAFETY: the caller's structure is at least that long.
-    unsafe { query_port_ex(plain, port, attr.cast(), core::mem::offset_of!(ibv_port_attr, flags) + 1) }
+    unsafe {
+        query_port_ex(
+            plain,
+            port,
+            attr.cast(),
+            core::mem::offset_of!(ibv_port_attr, flags) + 1,
+        )
+    }
 }
 
-pub(super) unsafe extern "C" fn query_gid(plain: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+pub(super) unsafe extern "C" fn query_gid(
+    plain: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
     // SAFETY: module invariant of `verbs`.
-    let found = unsafe { usize::try_from(index).ok().and_then(|i| device::gid(context(plain).process, i)) };
+    let found = unsafe {
+        usize::try_from(index)
+            .ok()
+            .and_then(|i| device::gid(context(plain).process, i))
+    };
     match found {
         Some(raw) if port == 1 => {
             // SAFETY: the caller's out parameter.
@@ -185,9 +225,20 @@ pub(super) unsafe extern "C" fn query_gid_ex(
         return libc::EINVAL;
     }
     // SAFETY: module invariant of `verbs`.
-    let Some(raw) = (unsafe { device::gid(context(plain).process, index as usize) }) else { return libc::ENODATA };
-    let types = [ibv_gid_type::IBV_GID_TYPE_ROCE_V1, ibv_gid_type::IBV_GID_TYPE_ROCE_V2];
-    let found = ibv_gid_entry { gid: ibv_gid { raw }, gid_index: index, port_num: 1, gid_type: types[index as usize].0, ndev_ifindex: 0 };
+    let Some(raw) = (unsafe { device::gid(context(plain).process, index as usize) }) else {
+        return libc::ENODATA;
+    };
+    let types = [
+        ibv_gid_type::IBV_GID_TYPE_ROCE_V1,
+        ibv_gid_type::IBV_GID_TYPE_ROCE_V2,
+    ];
+    let found = ibv_gid_entry {
+        gid: ibv_gid { raw },
+        gid_index: index,
+        port_num: 1,
+        gid_type: types[index as usize].0,
+        ndev_ifindex: 0,
+    };
     // SAFETY: the caller's entry is at least as large as ours.
     unsafe { *entry = found };
     0
@@ -202,7 +253,16 @@ pub(super) unsafe extern "C" fn query_gid_table(
 ) -> isize {
     for i in 0..device::GIDS.min(max) {
         // SAFETY: the caller's array has `max` entries of `entry_size` bytes.
-        let rc = unsafe { query_gid_ex(plain, 1, i as u32, entries.byte_add(i * entry_size), flags, entry_size) };
+        let rc = unsafe {
+            query_gid_ex(
+                plain,
+                1,
+                i as u32,
+                entries.byte_add(i * entry_size),
+                flags,
+                entry_size,
+            )
+        };
         if rc != 0 {
             return -(rc as isize);
         }
@@ -210,7 +270,12 @@ pub(super) unsafe extern "C" fn query_gid_table(
     device::GIDS.min(max) as isize
 }
 
-pub(super) unsafe extern "C" fn query_pkey(_plain: *mut ibv_context, port: u8, index: c_int, pkey: *mut __be16) -> c_int {
+pub(super) unsafe extern "C" fn query_pkey(
+    _plain: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut __be16,
+) -> c_int {
     if port != 1 || index != 0 {
         set_errno(libc::EINVAL);
         return -1;
@@ -232,7 +297,14 @@ static PDS: AtomicU32 = AtomicU32::new(1);
 
 pub(super) unsafe extern "C" fn alloc_pd(plain: *mut ibv_context) -> *mut ibv_pd {
     let id = PDS.fetch_add(1, Ordering::Relaxed);
-    let pd = Pd { pd: ibv_pd { context: plain, handle: id }, id, users: AtomicUsize::new(0) };
+    let pd = Pd {
+        pd: ibv_pd {
+            context: plain,
+            handle: id,
+        },
+        id,
+        users: AtomicUsize::new(0),
+    };
     Box::into_raw(Box::new(pd)).cast()
 }
 
@@ -255,7 +327,10 @@ pub(super) unsafe extern "C" fn dealloc_pd(plain: *mut ibv_pd) -> c_int {
 }
 
 /// Waits for an asynchronous event. There are none yet, so this blocks (or says `EAGAIN`) as the descriptor does.
-pub(super) unsafe extern "C" fn get_async_event(plain: *mut ibv_context, _event: *mut ibv_async_event) -> c_int {
+pub(super) unsafe extern "C" fn get_async_event(
+    plain: *mut ibv_context,
+    _event: *mut ibv_async_event,
+) -> c_int {
     let mut byte = 0u8;
     // SAFETY: reads into a live byte from the context's own descriptor.
     let n = unsafe { libc::read((*plain).async_fd, (&raw mut byte).cast(), 1) };

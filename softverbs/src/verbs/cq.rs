@@ -41,20 +41,30 @@ pub(super) unsafe fn core<'a>(cq: *mut ibv_cq) -> &'a Arc<CqCore> {
     unsafe { &(*cq.cast::<Cq>()).core }
 }
 
-pub(super) unsafe extern "C" fn create_comp_channel(plain: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(super) unsafe extern "C" fn create_comp_channel(
+    plain: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     // SAFETY: module invariant of `verbs`.
     match ChannelCore::new(unsafe { context(plain) }.process) {
         Err(error) => null(&error),
         Ok(core) => {
-            let channel = ibv_comp_channel { context: plain, fd: core.fd(), refcnt: 0 };
+            let channel = ibv_comp_channel {
+                context: plain,
+                fd: core.fd(),
+                refcnt: 0,
+            };
             Box::into_raw(Box::new(Channel { channel, core })).cast()
         }
     }
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(plain: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: module invariant of `verbs`. Completion queues of the channel hold references to its core.
-    if Arc::strong_count(unsafe { &(*plain.cast::<Channel>()).core }) > 1 {
+    // SAFETY: module invariant of `verbs`.
+    if unsafe { &(*plain.cast::<Channel>()).core }
+        .users
+        .load(Ordering::Acquire)
+        != 0
+    {
         return libc::EBUSY;
     }
     // SAFETY: as above.
@@ -80,6 +90,9 @@ pub(super) unsafe extern "C" fn create_cq(
     match CqCore::new(process, core, cqe) {
         Err(error) => null(&error),
         Ok(core) => {
+            if let Some(channel) = &core.channel {
+                channel.users.fetch_add(1, Ordering::Relaxed);
+            }
             let cq = ibv_cq {
                 context: plain,
                 channel,
@@ -91,7 +104,12 @@ pub(super) unsafe extern "C" fn create_cq(
                 comp_events_completed: 0,
                 async_events_completed: 0,
             };
-            let new = Box::into_raw(Box::new(Cq { cq, core: core.clone(), events: Mutex::default(), acked: Condvar::new() }));
+            let new = Box::into_raw(Box::new(Cq {
+                cq,
+                core: core.clone(),
+                events: Mutex::default(),
+                acked: Condvar::new(),
+            }));
             core.handle.store(new.cast(), Ordering::Release);
             new.cast()
         }
@@ -122,12 +140,20 @@ pub(super) unsafe extern "C" fn destroy_cq(plain: *mut ibv_cq) -> c_int {
         cq.acked.wait(&mut events);
     }
     drop(events);
+    if let Some(channel) = &cq.core.channel {
+        channel.users.fetch_sub(1, Ordering::Release);
+        channel.remove(cq.core.index);
+    }
     // SAFETY: module invariant of `verbs`; nobody uses it any more.
     drop(unsafe { Box::from_raw(plain.cast::<Cq>()) });
     0
 }
 
-pub(super) unsafe extern "C" fn get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
     // SAFETY: module invariant of `verbs`.
     let core = unsafe { &(*channel.cast::<Channel>()).core };
     match core.next_event() {
@@ -155,8 +181,14 @@ pub(super) unsafe extern "C" fn ack_cq_events(plain: *mut ibv_cq, count: c_uint)
     cq.acked.notify_all();
 }
 
-pub(super) unsafe extern "C" fn poll_cq(plain: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    let Ok(count) = usize::try_from(count) else { return -1 };
+pub(super) unsafe extern "C" fn poll_cq(
+    plain: *mut ibv_cq,
+    count: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    let Ok(count) = usize::try_from(count) else {
+        return -1;
+    };
     if count == 0 {
         return 0;
     }

@@ -13,10 +13,23 @@ struct Mr {
     region: RegionCore,
 }
 
-unsafe fn register(parent: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: u32) -> *mut ibv_mr {
+unsafe fn register(
+    parent: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
     let (context, pd): (_, &Pd) = unsafe { (context((*parent).context), pd(parent)) };
-    match RegionCore::register(context.process, pd.id, addr as u64, length as u64, iova, access) {
+    match RegionCore::register(
+        context.process,
+        pd.id,
+        addr as u64,
+        length as u64,
+        iova,
+        access,
+    ) {
         Err(error) => null(&error),
         Ok(region) => {
             pd.users.fetch_add(1, Ordering::Relaxed);
@@ -35,17 +48,34 @@ unsafe fn register(parent: *mut ibv_pd, addr: *mut c_void, length: usize, iova: 
     }
 }
 
-pub(super) unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+pub(super) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
     unsafe { register(pd, addr, length, addr as u64, access as u32) }
 }
 
-pub(super) unsafe extern "C" fn reg_mr_iova(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut ibv_mr {
+pub(super) unsafe extern "C" fn reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
     unsafe { register(pd, addr, length, iova, access as u32) }
 }
 
-pub(super) unsafe extern "C" fn reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
+pub(super) unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
     unsafe { register(pd, addr, length, iova, access) }
 }
@@ -58,7 +88,9 @@ pub(super) unsafe extern "C" fn dereg_mr(plain: *mut ibv_mr) -> c_int {
     // SAFETY: as above; nothing touches the memory any more.
     let mr = unsafe { Box::from_raw(plain.cast::<Mr>()) };
     // SAFETY: the domain outlives its regions (it counts them).
-    unsafe { pd(mr.mr.pd) }.users.fetch_sub(1, Ordering::Release);
+    unsafe { pd(mr.mr.pd) }
+        .users
+        .fetch_sub(1, Ordering::Release);
     mr.region.release();
     0
 }

@@ -4,7 +4,11 @@ use core::ffi::{CStr, c_char};
 use ibverbs_sys::*;
 
 fn pick(names: &'static [&'static CStr], index: u32) -> *const c_char {
-    names.get(index as usize).copied().unwrap_or(c"unknown").as_ptr()
+    names
+        .get(index as usize)
+        .copied()
+        .unwrap_or(c"unknown")
+        .as_ptr()
 }
 
 pub(super) unsafe extern "C" fn wc_status(status: ibv_wc_status) -> *const c_char {
@@ -38,11 +42,30 @@ pub(super) unsafe extern "C" fn wc_status(status: ibv_wc_status) -> *const c_cha
 }
 
 pub(super) unsafe extern "C" fn node_type(node: ibv_node_type) -> *const c_char {
-    pick(&[c"unknown", c"InfiniBand channel adapter", c"InfiniBand switch", c"InfiniBand router", c"iWARP NIC"], node.0 as u32)
+    pick(
+        &[
+            c"unknown",
+            c"InfiniBand channel adapter",
+            c"InfiniBand switch",
+            c"InfiniBand router",
+            c"iWARP NIC",
+        ],
+        node.0 as u32,
+    )
 }
 
 pub(super) unsafe extern "C" fn port_state(state: ibv_port_state) -> *const c_char {
-    pick(&[c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active deferred"], state.0)
+    pick(
+        &[
+            c"no state change (NOP)",
+            c"down",
+            c"init",
+            c"armed",
+            c"active",
+            c"active deferred",
+        ],
+        state.0,
+    )
 }
 
 pub(super) unsafe extern "C" fn event_type(event: ibv_event_type) -> *const c_char {

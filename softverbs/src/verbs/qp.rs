@@ -36,7 +36,10 @@ fn grant(cap: &mut ibv_qp_cap) -> Option<Caps> {
     Some(caps)
 }
 
-pub(super) unsafe extern "C" fn create_qp(parent: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(super) unsafe extern "C" fn create_qp(
+    parent: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     let refuse = |errno| null(&io::Error::from_raw_os_error(errno));
     // SAFETY: module invariant of `verbs`.
     let (init, pd, plain) = unsafe { (&mut *init, pd(parent), (*parent).context) };
@@ -46,10 +49,26 @@ pub(super) unsafe extern "C" fn create_qp(parent: *mut ibv_pd, init: *mut ibv_qp
     if init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
         return refuse(libc::EOPNOTSUPP);
     }
-    let Some(caps) = grant(&mut init.cap) else { return refuse(libc::EINVAL) };
+    let Some(caps) = grant(&mut init.cap) else {
+        return refuse(libc::EINVAL);
+    };
     // SAFETY: module invariant of `verbs`.
-    let (context, send_cq, recv_cq) = unsafe { (context(plain), cq::core(init.send_cq), cq::core(init.recv_cq)) };
-    let made = QpCore::new(context.process, pd.id, caps, init.sq_sig_all != 0, send_cq.clone(), recv_cq.clone(), context.helper.clone());
+    let (context, send_cq, recv_cq) = unsafe {
+        (
+            context(plain),
+            cq::core(init.send_cq),
+            cq::core(init.recv_cq),
+        )
+    };
+    let made = QpCore::new(
+        context.process,
+        pd.id,
+        caps,
+        init.sq_sig_all != 0,
+        send_cq.clone(),
+        recv_cq.clone(),
+        context.helper.clone(),
+    );
     match made {
         Err(error) => null(&error),
         Ok(core) => {
@@ -71,7 +90,12 @@ pub(super) unsafe extern "C" fn create_qp(parent: *mut ibv_pd, init: *mut ibv_qp
                 cond: libc::PTHREAD_COND_INITIALIZER,
                 events_completed: 0,
             };
-            Box::into_raw(Box::new(Qp { qp, core, init: *init })).cast()
+            Box::into_raw(Box::new(Qp {
+                qp,
+                core,
+                init: *init,
+            }))
+            .cast()
         }
     }
 }
@@ -81,7 +105,11 @@ unsafe fn core<'a>(qp: *mut ibv_qp) -> &'a Arc<QpCore> {
     unsafe { &(*qp.cast::<Qp>()).core }
 }
 
-pub(super) unsafe extern "C" fn modify_qp(plain: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(super) unsafe extern "C" fn modify_qp(
+    plain: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     // SAFETY: module invariant of `verbs`.
     let (core, attr) = unsafe { (core(plain), &*attr) };
     match core.modify(attr, mask as u32) {
@@ -94,7 +122,12 @@ pub(super) unsafe extern "C" fn modify_qp(plain: *mut ibv_qp, attr: *mut ibv_qp_
     }
 }
 
-pub(super) unsafe extern "C" fn query_qp(plain: *mut ibv_qp, attr: *mut ibv_qp_attr, _mask: c_int, init: *mut ibv_qp_init_attr) -> c_int {
+pub(super) unsafe extern "C" fn query_qp(
+    plain: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
     // SAFETY: module invariant of `verbs`.
     unsafe {
         let qp = &*plain.cast::<Qp>();
@@ -115,18 +148,28 @@ pub(super) unsafe extern "C" fn destroy_qp(plain: *mut ibv_qp) -> c_int {
     core.send_cq.users.fetch_sub(1, Ordering::Release);
     core.recv_cq.users.fetch_sub(1, Ordering::Release);
     // SAFETY: the domain outlives its queue pairs (it counts them).
-    unsafe { pd((*plain).pd) }.users.fetch_sub(1, Ordering::Release);
+    unsafe { pd((*plain).pd) }
+        .users
+        .fetch_sub(1, Ordering::Release);
     // SAFETY: module invariant of `verbs`; nothing touches it any more.
     drop(unsafe { Box::from_raw(plain.cast::<Qp>()) });
     0
 }
 
-pub(super) unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: the caller's chain is well-formed, as ibv_post_send(3) asks.
     unsafe { send::post_send(core(qp), wr, bad) }
 }
 
-pub(super) unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the caller's chain is well-formed, as ibv_post_recv(3) asks.
     unsafe { recv::post_recv(core(qp), wr, bad) }
 }

@@ -9,11 +9,18 @@ fn null<T>() -> *mut T {
     core::ptr::null_mut()
 }
 
-pub(super) unsafe extern "C" fn create_srq(_: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+pub(super) unsafe extern "C" fn create_srq(
+    _: *mut ibv_pd,
+    _: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
     null()
 }
 
-pub(super) unsafe extern "C" fn modify_srq(_: *mut ibv_srq, _: *mut ibv_srq_attr, _: c_int) -> c_int {
+pub(super) unsafe extern "C" fn modify_srq(
+    _: *mut ibv_srq,
+    _: *mut ibv_srq_attr,
+    _: c_int,
+) -> c_int {
     libc::EOPNOTSUPP
 }
 
@@ -37,12 +44,23 @@ pub(super) unsafe extern "C" fn mcast(_: *mut ibv_qp, _: *const ibv_gid, _: u16)
     libc::EOPNOTSUPP
 }
 
-pub(super) unsafe extern "C" fn init_ah_from_wc(_: *mut ibv_context, _: u8, _: *mut ibv_wc, _: *mut ibv_grh, _: *mut ibv_ah_attr) -> c_int {
+pub(super) unsafe extern "C" fn init_ah_from_wc(
+    _: *mut ibv_context,
+    _: u8,
+    _: *mut ibv_wc,
+    _: *mut ibv_grh,
+    _: *mut ibv_ah_attr,
+) -> c_int {
     set_errno(libc::EOPNOTSUPP);
     -1
 }
 
-pub(super) unsafe extern "C" fn create_ah_from_wc(_: *mut ibv_pd, _: *mut ibv_wc, _: *mut ibv_grh, _: u8) -> *mut ibv_ah {
+pub(super) unsafe extern "C" fn create_ah_from_wc(
+    _: *mut ibv_pd,
+    _: *mut ibv_wc,
+    _: *mut ibv_grh,
+    _: u8,
+) -> *mut ibv_ah {
     null()
 }
 
@@ -51,13 +69,24 @@ pub(super) unsafe extern "C" fn fork_init() -> c_int {
     0
 }
 
-pub(super) unsafe extern "C" fn rereg_mr(_: *mut ibv_mr, _: c_int, _: *mut ibv_pd, _: *mut c_void, _: usize, _: c_int) -> c_int {
+pub(super) unsafe extern "C" fn rereg_mr(
+    _: *mut ibv_mr,
+    _: c_int,
+    _: *mut ibv_pd,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+) -> c_int {
     set_errno(libc::EOPNOTSUPP);
     // IBV_REREG_MR_ERR_CMD: the region is as it was.
     -3
 }
 
-pub(super) unsafe extern "C" fn get_pkey_index(_: *mut ibv_context, _port: u8, pkey: __be16) -> c_int {
+pub(super) unsafe extern "C" fn get_pkey_index(
+    _: *mut ibv_context,
+    _port: u8,
+    pkey: __be16,
+) -> c_int {
     if pkey == 0xffffu16.to_be() {
         return 0;
     }
@@ -65,7 +94,11 @@ pub(super) unsafe extern "C" fn get_pkey_index(_: *mut ibv_context, _port: u8, p
     -1
 }
 
-pub(super) unsafe extern "C" fn data_in_order(_: *mut ibv_qp, _: ibv_wr_opcode, _: c_uint) -> c_int {
+pub(super) unsafe extern "C" fn data_in_order(
+    _: *mut ibv_qp,
+    _: ibv_wr_opcode,
+    _: c_uint,
+) -> c_int {
     // Copies go by ascending addresses, the last aligned word last.
     1
 }

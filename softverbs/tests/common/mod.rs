@@ -1,5 +1,10 @@
 //! Two queue pairs over the raw table, for tests that look at the device itself.
-#![allow(dead_code, missing_docs, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::undocumented_unsafe_blocks,
+    clippy::missing_safety_doc
+)]
 
 use ibverbs_sys::inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
 use ibverbs_sys::*;
@@ -32,7 +37,10 @@ impl Dev {
             let ctx = (api().ibv_open_device)(*list);
             assert!(!ctx.is_null(), "{}", std::io::Error::last_os_error());
             (api().ibv_free_device_list)(list);
-            Dev { ctx, pd: (api().ibv_alloc_pd)(ctx) }
+            Dev {
+                ctx,
+                pd: (api().ibv_alloc_pd)(ctx),
+            }
         }
     }
 }
@@ -68,10 +76,23 @@ impl Mem {
         Mem::register(dev, file.as_ptr(), len, access, Some(file), Vec::new())
     }
 
-    fn register(dev: &Dev, ptr: *mut u8, len: usize, access: u32, _file: Option<MemoryFile>, _vec: Vec<u8>) -> Mem {
+    fn register(
+        dev: &Dev,
+        ptr: *mut u8,
+        len: usize,
+        access: u32,
+        _file: Option<MemoryFile>,
+        _vec: Vec<u8>,
+    ) -> Mem {
         let mr = unsafe { (api().ibv_reg_mr)(dev.pd, ptr.cast(), len, access as i32) };
         assert!(!mr.is_null(), "{}", std::io::Error::last_os_error());
-        Mem { mr, ptr, len, _file, _vec }
+        Mem {
+            mr,
+            ptr,
+            len,
+            _file,
+            _vec,
+        }
     }
 
     pub fn addr(&self) -> u64 {
@@ -83,7 +104,11 @@ impl Mem {
     }
 
     pub fn sge(&self, off: usize, len: usize) -> ibv_sge {
-        ibv_sge { addr: self.addr() + off as u64, length: len as u32, lkey: self.key() }
+        ibv_sge {
+            addr: self.addr() + off as u64,
+            length: len as u32,
+            lkey: self.key(),
+        }
     }
 
     pub fn fill(&self, off: usize, bytes: &[u8]) {
@@ -93,7 +118,9 @@ impl Mem {
 
     pub fn get(&self, off: usize, len: usize) -> Vec<u8> {
         assert!(off + len <= self.len);
-        (off..off + len).map(|i| unsafe { self.ptr.add(i).read_volatile() }).collect()
+        (off..off + len)
+            .map(|i| unsafe { self.ptr.add(i).read_volatile() })
+            .collect()
     }
 
     pub fn dereg(&mut self) {
@@ -130,7 +157,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { depth: 16, sge: 4, inline: 64, sig_all: false, rnr_retry: 7, timeout: 14, retry_cnt: 6, access: READ | WRITE }
+        Options {
+            depth: 16,
+            sge: 4,
+            inline: 64,
+            sig_all: false,
+            rnr_retry: 7,
+            timeout: 14,
+            retry_cnt: 6,
+            access: READ | WRITE,
+        }
     }
 }
 
@@ -164,9 +200,17 @@ impl End {
     }
 
     pub fn init(&self, o: &Options) {
-        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_INIT, port_num: 1, qp_access_flags: o.access, ..Default::default() };
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: 1,
+            qp_access_flags: o.access,
+            ..Default::default()
+        };
         use ibv_qp_attr_mask as M;
-        let mask = M::IBV_QP_STATE.0 | M::IBV_QP_PKEY_INDEX.0 | M::IBV_QP_PORT.0 | M::IBV_QP_ACCESS_FLAGS.0;
+        let mask = M::IBV_QP_STATE.0
+            | M::IBV_QP_PKEY_INDEX.0
+            | M::IBV_QP_PORT.0
+            | M::IBV_QP_ACCESS_FLAGS.0;
         assert_eq!(self.modify(&mut attr, mask), 0);
     }
 
@@ -175,12 +219,25 @@ impl End {
     }
 
     pub fn set_state(&self, state: ibv_qp_state) -> i32 {
-        self.modify(&mut ibv_qp_attr { qp_state: state, ..Default::default() }, ibv_qp_attr_mask::IBV_QP_STATE.0)
+        self.modify(
+            &mut ibv_qp_attr {
+                qp_state: state,
+                ..Default::default()
+            },
+            ibv_qp_attr_mask::IBV_QP_STATE.0,
+        )
     }
 
     pub fn state(&self) -> ibv_qp_state {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-        unsafe { (api().ibv_query_qp)(self.qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32, &mut init) };
+        unsafe {
+            (api().ibv_query_qp)(
+                self.qp,
+                &mut attr,
+                ibv_qp_attr_mask::IBV_QP_STATE.0 as i32,
+                &mut init,
+            )
+        };
         attr.qp_state
     }
 
@@ -236,7 +293,12 @@ impl End {
     }
 
     pub fn recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> i32 {
-        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32 };
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            next: null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+        };
         unsafe { ibv_post_recv(self.qp, &mut wr, &mut null_mut()) }
     }
 
@@ -271,7 +333,10 @@ impl End {
 
     pub fn event(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        assert_eq!(unsafe { (api().ibv_get_cq_event)(self.channel, &mut cq, &mut context) }, 0);
+        assert_eq!(
+            unsafe { (api().ibv_get_cq_event)(self.channel, &mut cq, &mut context) },
+            0
+        );
         assert_eq!(cq, self.cq);
         unsafe { (api().ibv_ack_cq_events)(cq, 1) };
     }
@@ -280,7 +345,11 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         unsafe {
-            assert_eq!((api().ibv_destroy_cq)(self.cq), libc::EBUSY, "a queue in use cannot go");
+            assert_eq!(
+                (api().ibv_destroy_cq)(self.cq),
+                libc::EBUSY,
+                "a queue in use cannot go"
+            );
             assert_eq!((api().ibv_destroy_qp)(self.qp), 0);
             assert_eq!((api().ibv_destroy_cq)(self.cq), 0);
             assert_eq!((api().ibv_destroy_comp_channel)(self.channel), 0);
@@ -290,11 +359,25 @@ impl Drop for End {
 
 /// A send work request with one list.
 pub fn wr(wr_id: u64, op: ibv_wr_opcode, sges: &mut [ibv_sge], flags: u32) -> ibv_send_wr {
-    ibv_send_wr { wr_id, opcode: op, sg_list: sges.as_mut_ptr(), num_sge: sges.len() as i32, send_flags: flags, ..Default::default() }
+    ibv_send_wr {
+        wr_id,
+        opcode: op,
+        sg_list: sges.as_mut_ptr(),
+        num_sge: sges.len() as i32,
+        send_flags: flags,
+        ..Default::default()
+    }
 }
 
 /// The same to remote memory.
-pub fn rdma(wr_id: u64, op: ibv_wr_opcode, sges: &mut [ibv_sge], flags: u32, raddr: u64, rkey: u32) -> ibv_send_wr {
+pub fn rdma(
+    wr_id: u64,
+    op: ibv_wr_opcode,
+    sges: &mut [ibv_sge],
+    flags: u32,
+    raddr: u64,
+    rkey: u32,
+) -> ibv_send_wr {
     let mut wr = wr(wr_id, op, sges, flags);
     wr.wr.rdma.remote_addr = raddr;
     wr.wr.rdma.rkey = rkey;
