@@ -132,6 +132,21 @@ pub(crate) fn port() -> ibv_port_attr {
     }
 }
 
+/// Where this process meets others on the device, and why there: processes that chose differently do not see each other.
+/// For error messages; a sentence's end, such as "in /dev/shm/verbatim-0, because ...".
+///
+/// # Errors
+///
+/// The device cannot be opened at all; the error says what to do.
+pub fn meeting_place() -> std::io::Result<String> {
+    let directory = Process::get()?.directory();
+    Ok(format!(
+        "in {}, because {}",
+        directory.path().display(),
+        directory.choice()
+    ))
+}
+
 /// Seed of the asynchronous mode plus one; 0: take it from the environment.
 static ASYNC: AtomicU64 = AtomicU64::new(0);
 /// Says that the synchronous mode was asked for.

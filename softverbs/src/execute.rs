@@ -3,23 +3,17 @@
 //! The order within a request: local keys, the peer's state, a receive entry, the remote key, the copy, the lane entry,
 //! the wake-up. The hazard word is set before the peer's state is read and cleared after the last access.
 
-use crate::channel::Record;
-use crate::cq::wants;
-use crate::lane::{self, Entry, Kind, Payload, Producer};
+use crate::lane::{self, Entry, Kind, Payload};
 use crate::layout::{QpAdvert, RecvSge};
-use crate::memory::PeerMapping;
-use crate::os::memfd::ControlFile;
+use crate::link::{Link, OutLane, answers, more_posted, rnr_timer, wake};
 use crate::peer::Peer;
 use crate::qp::QpCore;
-use crate::qp_state::State;
 use crate::quiet;
 use crate::region::{self, LOCAL_WRITE, REMOTE, REMOTE_READ, REMOTE_WRITE};
 use crate::send::Op;
 use crate::transfer::{List, MAX_SGE, Mover, Piece, Target, Way, transfer};
 use core::sync::atomic::{Ordering, fence};
 use ibverbs_sys::{ibv_send_flags, ibv_sge, ibv_wc_status as Status};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
@@ -49,135 +43,6 @@ pub(crate) enum Outcome {
     /// Status and bytes.
     Done(Status, u64),
     Wait(Reason),
-}
-
-/// The way to the peer's queue pair.
-pub(crate) struct Link {
-    peer: Arc<Peer>,
-    dest: u32,
-    pub sq_psn: u32,
-    lane: Option<OutLane>,
-}
-
-/// The peer's lane, attached.
-struct OutLane {
-    file: Arc<ControlFile>,
-    off: usize,
-    order: u32,
-    generation: u64,
-    producer: Producer,
-    /// Receive entries taken, and how many the peer has posted as far as we know.
-    claimed: u64,
-    posted: u64,
-    /// Counts operations, so that two uses of one thing have different hazards.
-    op: u32,
-    fenced: bool,
-    recv_cq: u32,
-    /// Generation of the peer's completion queue for which we have already woken it.
-    woken: u64,
-    channel: Option<(u64, Arc<OwnedFd>)>,
-    /// Arenas of the peer that this queue pair uses. A mapping stays as long as its entry is here, and entries go only
-    /// between requests.
-    arenas: Vec<(u32, u64, Arc<PeerMapping>)>,
-}
-
-/// Arenas that one queue pair keeps at hand.
-const ARENAS: usize = 32;
-
-impl OutLane {
-    fn head(&self) -> &lane::Head {
-        // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
-        unsafe { &*self.file.as_ptr().add(self.off).cast() }
-    }
-
-    #[inline]
-    fn push(&mut self, entry: &Entry) {
-        // SAFETY: as for `head`.
-        let slots = unsafe {
-            core::slice::from_raw_parts(
-                self.file.as_ptr().add(self.off + lane::SLOTS_OFF).cast(),
-                1 << self.order,
-            )
-        };
-        self.producer.push(slots, entry);
-    }
-
-    fn beside(&self, slot: usize) -> *mut u8 {
-        // SAFETY: as for `head`; `slot` is below the number of slots.
-        unsafe {
-            self.file
-                .as_ptr()
-                .add(self.off + lane::beside_off(self.order) + slot * lane::BESIDE)
-        }
-    }
-}
-
-impl Link {
-    pub fn new(peer: Arc<Peer>, dest: u32, _mtu: u32) -> Link {
-        Link {
-            peer,
-            dest,
-            sq_psn: 0,
-            lane: None,
-        }
-    }
-
-    fn advert(peer: &Peer, dest: u32) -> &QpAdvert {
-        peer.segment.qp(dest as usize)
-    }
-
-    /// Attaches to the lane that the peer made for us, once it is there.
-    fn attach(&mut self, qp: &QpCore) -> Option<()> {
-        let advert = Self::advert(&self.peer, self.dest);
-        let me = qp.process.me;
-        if !answers(advert, self.dest)
-            || advert.peer_qpn.load(Ordering::Relaxed) != qp.qpn
-            || advert.peer_pid.load(Ordering::Relaxed) != me.pid
-            || advert.peer_start.load(Ordering::Relaxed) != me.start
-            || advert.rq_psn.load(Ordering::Relaxed) != self.sq_psn
-        {
-            return None;
-        }
-        let order = advert.lane_order.load(Ordering::Relaxed);
-        let off = usize::try_from(advert.lane_off.load(Ordering::Relaxed)).ok()?;
-        let file = self.peer.lane_file(advert).ok()?;
-        if order > 24 || off % 64 != 0 || off.checked_add(lane::lane_len(order))? > file.len() {
-            return None;
-        }
-        self.lane = Some(OutLane {
-            file,
-            off,
-            order,
-            generation: advert.lane_generation.load(Ordering::Relaxed),
-            producer: Producer::default(),
-            claimed: 0,
-            posted: 0,
-            op: 0,
-            fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0,
-            recv_cq: advert.recv_cq.load(Ordering::Relaxed),
-            woken: 0,
-            channel: None,
-            arenas: Vec::new(),
-        });
-        Some(())
-    }
-}
-
-/// Whether the peer's queue pair takes requests.
-#[inline]
-fn answers(advert: &QpAdvert, dest: u32) -> bool {
-    let state = advert.state.load(Ordering::Acquire);
-    (state == State::Rtr as u32 || state == State::Rts as u32)
-        && advert.qpn.load(Ordering::Relaxed) == dest
-}
-
-/// "Receiver not ready" timer, IBTA table 45, in units of 10 us.
-fn rnr_timer(code: u32) -> Duration {
-    const UNITS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    Duration::from_micros(UNITS[code as usize % 32] * 10)
 }
 
 /// Executes a request, or says why it has to wait; then nothing has happened.
@@ -255,16 +120,9 @@ pub(crate) fn execute(
     Outcome::Done(status, total)
 }
 
-/// The peer's queue pair takes no requests: is there hope?
+/// The outcome when the peer's queue pair takes no requests.
 fn unanswered(link: &Link) -> Outcome {
-    let advert = Link::advert(&link.peer, link.dest);
-    let gone = advert.state.load(Ordering::Acquire) == State::Err as u32
-        || link.lane.as_ref().is_some_and(|out| {
-            advert.qpn.load(Ordering::Relaxed) != link.dest
-                || advert.lane_generation.load(Ordering::Relaxed) != out.generation
-        })
-        || link.peer.check_dead();
-    if gone {
+    if link.is_gone() {
         Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, 0)
     } else {
         Outcome::Wait(Reason::Peer)
@@ -299,66 +157,6 @@ fn local_pieces(
         total += len;
     }
     Ok(total)
-}
-
-/// Looks again how many receives the peer has posted; if still none, parks: from now on a post there gives us notice.
-#[cold]
-fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> bool {
-    let read = |out: &mut OutLane| {
-        let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
-        // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
-        out.posted = advert
-            .posted
-            .0
-            .load(Ordering::Acquire)
-            .clamp(out.posted, out.claimed + depth);
-        out.claimed < out.posted
-    };
-    if read(out) {
-        out.head().parked.store(0, Ordering::Relaxed);
-        return true;
-    }
-    out.head().parked.store(out.claimed + 1, Ordering::Relaxed);
-    if quiet::barrier(qp.process).is_err() {
-        fence(Ordering::SeqCst);
-    }
-    read(out)
-}
-
-/// Wakes the peer's completion queue if it is armed, once per generation.
-#[inline]
-fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
-    if out.fenced {
-        fence(Ordering::SeqCst);
-    }
-    let advert = peer.segment.cq(out.recv_cq as usize);
-    let armed = advert.armed.load(Ordering::Relaxed);
-    if wants(armed, solicited) && out.woken != armed >> 2 {
-        wake_cold(peer, out, armed, advert.channel.load(Ordering::Relaxed));
-    }
-}
-
-#[cold]
-fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
-    let Some(index) = channel.checked_sub(1) else {
-        return;
-    };
-    let serial = peer
-        .segment
-        .channel(index as usize)
-        .serial
-        .load(Ordering::Acquire);
-    if out.channel.as_ref().is_none_or(|(have, _)| *have != serial) {
-        out.channel = peer.channel(index);
-    }
-    if let Some((_, fd)) = &out.channel {
-        Record {
-            cq: out.recv_cq,
-            generation: (armed >> 2) as u32,
-        }
-        .send(fd);
-        out.woken = armed >> 2;
-    }
 }
 
 /// One request with everything it needs; lives while the hazard is set.
@@ -422,19 +220,18 @@ impl Job<'_> {
             } else {
                 Payload::Beside
             };
-        } else if total > 0 {
-            // SAFETY: the targets were checked under the hazard.
-            if let Err(error) =
+        } else if total > 0
+            && let Err(error) =
+                // SAFETY: the targets were checked under the hazard.
                 unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) }
-            {
-                if error.raw_os_error() == Some(libc::ESRCH) {
-                    return (Status::IBV_WC_RETRY_EXC_ERR, false);
-                }
-                return (
-                    self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR),
-                    true,
-                );
+        {
+            if error.raw_os_error() == Some(libc::ESRCH) {
+                return (Status::IBV_WC_RETRY_EXC_ERR, false);
             }
+            return (
+                self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR),
+                true,
+            );
         }
         self.tell(kind, payload);
         (Status::IBV_WC_SUCCESS, true)
@@ -452,8 +249,8 @@ impl Job<'_> {
                 Ok((target, _)) => target,
                 Err(region::Refused) => return (self.fatal(), true),
             };
-            // SAFETY: the target was checked under the hazard.
             if let Err(error) =
+                // SAFETY: the target was checked under the hazard.
                 unsafe { self.transfer(Way::Out, &[(target, self.total as usize)], mover) }
             {
                 return self.copy_failed(&error);
@@ -479,8 +276,8 @@ impl Job<'_> {
             };
             // What this queue pair stored before is visible before the read takes place.
             fence(Ordering::SeqCst);
-            // SAFETY: the target was checked under the hazard.
             if let Err(error) =
+                // SAFETY: the target was checked under the hazard.
                 unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) }
             {
                 return self.copy_failed(&error);
@@ -540,7 +337,7 @@ impl Job<'_> {
             let serial = mr.arena_serial.load(Ordering::Relaxed);
             let at = mr.arena_off.load(Ordering::Relaxed).wrapping_add(off);
             let writes = need & (REMOTE_WRITE | LOCAL_WRITE) != 0;
-            if let Some(mapping) = self.arena(arena - 1, serial)
+            if let Some(mapping) = self.out.arena(self.peer, arena - 1, serial)
                 && (mapping.writable() || !writes)
                 && at
                     .checked_add(len)
@@ -554,28 +351,6 @@ impl Job<'_> {
             }
         }
         Ok((Target::Process(there), shared))
-    }
-
-    #[inline]
-    fn arena(&mut self, index: u32, serial: u64) -> Option<&PeerMapping> {
-        let arenas = &mut self.out.arenas;
-        let at = match arenas
-            .iter()
-            .position(|(i, s, _)| *i == index && *s == serial)
-        {
-            Some(at) => at,
-            None => {
-                let mapping = self.peer.arena(index, serial)?;
-                // An older arena under the same number is gone; nothing of this request can be in it.
-                arenas.retain(|(i, _, _)| *i != index);
-                if arenas.len() >= ARENAS + MAX_SGE {
-                    arenas.drain(..arenas.len() - MAX_SGE);
-                }
-                arenas.push((index, serial, mapping));
-                arenas.len() - 1
-            }
-        };
-        Some(&self.out.arenas[at].2)
     }
 
     /// The next receive entry's memory, resolved; or the status with which that receive fails.

@@ -270,7 +270,7 @@ pub(crate) mod tests {
     pub fn entry(index: u64, payload: Payload) -> Entry {
         Entry {
             kind: Kind::RecvImm,
-            solicited: index % 2 == 0,
+            solicited: index.is_multiple_of(2),
             payload,
             byte_len: index as u32 * 3,
             imm: !(index as u32),

@@ -204,5 +204,5 @@ const _: () = {
     assert!(size_of::<RecvHead>() == 16 && size_of::<RecvSge>() == 16);
     assert!(core::mem::offset_of!(QpAdvert, posted) == 128);
     assert!(core::mem::offset_of!(QpAdvert, consumed) == 192);
-    assert!(RECV_OFF % 4096 == 0);
+    assert!(RECV_OFF.is_multiple_of(4096));
 };

@@ -40,6 +40,7 @@ mod device;
 mod execute;
 mod lane;
 mod layout;
+mod link;
 pub mod memory;
 mod os;
 mod peer;
@@ -58,5 +59,5 @@ mod transfer;
 mod verbs;
 mod watcher;
 
-pub use device::set_async;
+pub use device::{meeting_place, set_async};
 pub use verbs::api;

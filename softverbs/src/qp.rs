@@ -5,9 +5,9 @@
 
 use crate::asynch::Helper;
 use crate::cq::CqCore;
-use crate::execute::Link;
 use crate::lane::{self, Consumer};
 use crate::layout::{self, QpAdvert};
+use crate::link::Link;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp_state::State;

@@ -189,10 +189,10 @@ unsafe fn post_one(qp: &QpCore, rq: &mut RecvQueue, wr: &ibv_recv_wr) -> Result<
     if rq.posted - rq.taken >= rq.depth as u64 {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the request holds `num_sge` elements at `sg_list`.
     let sges = if count == 0 {
         &[][..]
     } else {
+        // SAFETY: the request holds `num_sge` elements at `sg_list`.
         unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
     };
     let total = sges.iter().map(|s| u64::from(s.length)).sum();

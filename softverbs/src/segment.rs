@@ -29,7 +29,7 @@ impl Segment {
     }
 
     fn at<T>(&self, off: usize) -> &T {
-        debug_assert!(off + size_of::<T>() <= SEGMENT_LEN && off % align_of::<T>() == 0);
+        debug_assert!(off + size_of::<T>() <= SEGMENT_LEN && off.is_multiple_of(align_of::<T>()));
         // SAFETY: in bounds and aligned by the callers below; atomics only (module invariant).
         unsafe { &*self.base.add(off).cast::<T>() }
     }
@@ -62,7 +62,7 @@ impl Segment {
     pub fn recv(&self, off: u64, max_sge: usize) -> Option<(&RecvHead, &[RecvSge])> {
         let len = size_of::<RecvHead>() + max_sge * size_of::<RecvSge>();
         let off = usize::try_from(off).ok()?;
-        if off % 64 != 0 || off.checked_add(len)? > RECV_AREA {
+        if !off.is_multiple_of(64) || off.checked_add(len)? > RECV_AREA {
             return None;
         }
         let head: &RecvHead = self.at(RECV_OFF + off);

@@ -5,7 +5,8 @@
 //! on the queue pair, or by the process's watcher when the peer gives notice.
 
 use crate::device::MAX_MSG;
-use crate::execute::{Link, Outcome, Reason, Work, execute};
+use crate::execute::{Outcome, Reason, Work, execute};
+use crate::link::Link;
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::State;
 use crate::send_done::SendDone;
@@ -56,6 +57,15 @@ impl Op {
     }
 }
 
+/// What a completion tells of its request.
+#[derive(Clone, Copy)]
+struct Id {
+    index: u64,
+    wr_id: u64,
+    op: Op,
+    flags: u32,
+}
+
 /// A slot of the queue whose work waits.
 #[derive(Clone, Copy)]
 struct Stored {
@@ -75,6 +85,17 @@ struct Stored {
 struct Waiting {
     reason: Reason,
     until: Option<Instant>,
+}
+
+impl Stored {
+    fn id(&self, index: u64) -> Id {
+        Id {
+            index,
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+        }
+    }
 }
 
 pub(crate) struct SendQueue {
@@ -176,16 +197,13 @@ impl SendQueue {
         self.head += 1;
     }
 
-    fn complete(
-        &self,
-        qp: &QpCore,
-        index: u64,
-        wr_id: u64,
-        op: Op,
-        flags: u32,
-        status: ibv_wc_status,
-        len: u64,
-    ) {
+    fn complete(&self, qp: &QpCore, id: Id, status: ibv_wc_status, len: u64) {
+        let Id {
+            index,
+            wr_id,
+            op,
+            flags,
+        } = id;
         if status == ibv_wc_status::IBV_WC_SUCCESS && flags & SIGNALED == 0 && !qp.sig_all {
             return;
         }
@@ -245,15 +263,7 @@ impl SendQueue {
                     self.waiting = None;
                     let index = self.next;
                     self.next += 1;
-                    self.complete(
-                        qp,
-                        index,
-                        stored.wr_id,
-                        stored.op,
-                        stored.flags,
-                        status,
-                        len,
-                    );
+                    self.complete(qp, stored.id(index), status, len);
                     if status != ibv_wc_status::IBV_WC_SUCCESS {
                         qp.fail();
                     }
@@ -263,7 +273,7 @@ impl SendQueue {
                         let index = self.next;
                         self.next += 1;
                         self.waiting = None;
-                        self.complete(qp, index, stored.wr_id, stored.op, stored.flags, status, 0);
+                        self.complete(qp, stored.id(index), status, 0);
                         qp.fail();
                         continue;
                     }
@@ -314,15 +324,7 @@ impl SendQueue {
             let index = self.next;
             self.next += 1;
             if let Some(s) = self.stored[slot] {
-                self.complete(
-                    qp,
-                    index,
-                    s.wr_id,
-                    s.op,
-                    s.flags,
-                    ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
-                    0,
-                );
+                self.complete(qp, s.id(index), ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             }
         }
         qp.attention.store(false, Ordering::Release);
@@ -363,10 +365,10 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
     if count > sq.max_sge {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the request holds `num_sge` elements at `sg_list`.
     let sges = if count == 0 {
         &[][..]
     } else {
+        // SAFETY: the request holds `num_sge` elements at `sg_list`.
         unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
     };
     let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
@@ -416,7 +418,17 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
             let index = sq.head;
             sq.head += 1;
             sq.next = sq.head;
-            sq.complete(qp, index, work.wr_id, op, flags, status, len);
+            sq.complete(
+                qp,
+                Id {
+                    index,
+                    wr_id: work.wr_id,
+                    op,
+                    flags,
+                },
+                status,
+                len,
+            );
             if status != ibv_wc_status::IBV_WC_SUCCESS {
                 qp.fail();
             }

@@ -14,7 +14,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[derive(Clone)]
 #[repr(align(4096))]
-struct Page([u8; 4096]);
+struct Page(#[allow(dead_code, reason = "read through pointers")] [u8; 4096]);
 
 /// Zeroed pages for `len` bytes and at least one.
 fn pages(len: usize) -> Vec<Page> {

@@ -1,0 +1,245 @@
+//! The way from a queue pair to its peer: the lane that the peer made for it, attached, and what is known of the peer.
+
+use crate::channel::Record;
+use crate::cq::wants;
+use crate::lane::{self, Entry, Producer};
+use crate::layout::QpAdvert;
+use crate::memory::PeerMapping;
+use crate::os::memfd::ControlFile;
+use crate::peer::Peer;
+use crate::qp::QpCore;
+use crate::qp_state::State;
+use crate::quiet;
+use crate::transfer::MAX_SGE;
+use core::sync::atomic::{Ordering, fence};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The way to the peer's queue pair.
+pub(crate) struct Link {
+    pub peer: Arc<Peer>,
+    pub dest: u32,
+    pub sq_psn: u32,
+    pub lane: Option<OutLane>,
+}
+
+/// The peer's lane, attached.
+pub(crate) struct OutLane {
+    pub file: Arc<ControlFile>,
+    pub off: usize,
+    pub order: u32,
+    pub generation: u64,
+    pub producer: Producer,
+    /// Receive entries taken, and how many the peer has posted as far as we know.
+    pub claimed: u64,
+    pub posted: u64,
+    /// Counts operations, so that two uses of one thing have different hazards.
+    pub op: u32,
+    pub fenced: bool,
+    pub recv_cq: u32,
+    /// Generation of the peer's completion queue for which we have already woken it.
+    pub woken: u64,
+    pub channel: Option<(u64, Arc<OwnedFd>)>,
+    /// Arenas of the peer that this queue pair uses. A mapping stays as long as its entry is here, and entries go only
+    /// between requests.
+    pub arenas: Vec<(u32, u64, Arc<PeerMapping>)>,
+}
+
+/// Arenas that one queue pair keeps at hand.
+const ARENAS: usize = 32;
+
+impl OutLane {
+    pub fn head(&self) -> &lane::Head {
+        // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
+        unsafe { &*self.file.as_ptr().add(self.off).cast() }
+    }
+
+    #[inline]
+    pub fn push(&mut self, entry: &Entry) {
+        // SAFETY: as for `head`.
+        let slots = unsafe {
+            core::slice::from_raw_parts(
+                self.file.as_ptr().add(self.off + lane::SLOTS_OFF).cast(),
+                1 << self.order,
+            )
+        };
+        self.producer.push(slots, entry);
+    }
+
+    pub fn beside(&self, slot: usize) -> *mut u8 {
+        // SAFETY: as for `head`; `slot` is below the number of slots.
+        unsafe {
+            self.file
+                .as_ptr()
+                .add(self.off + lane::beside_off(self.order) + slot * lane::BESIDE)
+        }
+    }
+}
+
+impl OutLane {
+    /// The peer's arena, mapped; it stays mapped until the next request.
+    #[inline]
+    pub fn arena(&mut self, peer: &Peer, index: u32, serial: u64) -> Option<&PeerMapping> {
+        let known = self
+            .arenas
+            .iter()
+            .position(|(i, s, _)| *i == index && *s == serial);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let mapping = peer.arena(index, serial)?;
+                // An older arena under the same number is gone; nothing of this request can be in it.
+                self.arenas.retain(|(i, _, _)| *i != index);
+                if self.arenas.len() >= ARENAS + MAX_SGE {
+                    self.arenas.drain(..ARENAS);
+                }
+                self.arenas.push((index, serial, mapping));
+                self.arenas.len() - 1
+            }
+        };
+        Some(&self.arenas[at].2)
+    }
+}
+
+impl Link {
+    pub fn new(peer: Arc<Peer>, dest: u32, _mtu: u32) -> Link {
+        Link {
+            peer,
+            dest,
+            sq_psn: 0,
+            lane: None,
+        }
+    }
+
+    pub fn advert(peer: &Peer, dest: u32) -> &QpAdvert {
+        peer.segment.qp(dest as usize)
+    }
+
+    /// Whether the peer's queue pair will never take a request from us again: failed, destroyed, made anew, or its process
+    /// is gone. Otherwise one that does not answer may be about to become ready.
+    pub fn is_gone(&self) -> bool {
+        let advert = Link::advert(&self.peer, self.dest);
+        advert.state.load(Ordering::Acquire) == State::Err as u32
+            || self.lane.as_ref().is_some_and(|out| {
+                advert.qpn.load(Ordering::Relaxed) != self.dest
+                    || advert.lane_generation.load(Ordering::Relaxed) != out.generation
+            })
+            || self.peer.check_dead()
+    }
+
+    /// Attaches to the lane that the peer made for us, once it is there.
+    pub fn attach(&mut self, qp: &QpCore) -> Option<()> {
+        let advert = Self::advert(&self.peer, self.dest);
+        let me = qp.process.me;
+        if !answers(advert, self.dest)
+            || advert.peer_qpn.load(Ordering::Relaxed) != qp.qpn
+            || advert.peer_pid.load(Ordering::Relaxed) != me.pid
+            || advert.peer_start.load(Ordering::Relaxed) != me.start
+            || advert.rq_psn.load(Ordering::Relaxed) != self.sq_psn
+        {
+            return None;
+        }
+        let order = advert.lane_order.load(Ordering::Relaxed);
+        let off = usize::try_from(advert.lane_off.load(Ordering::Relaxed)).ok()?;
+        let file = self.peer.lane_file(advert).ok()?;
+        if order > 24 || off % 64 != 0 || off.checked_add(lane::lane_len(order))? > file.len() {
+            return None;
+        }
+        self.lane = Some(OutLane {
+            file,
+            off,
+            order,
+            generation: advert.lane_generation.load(Ordering::Relaxed),
+            producer: Producer::default(),
+            claimed: 0,
+            posted: 0,
+            op: 0,
+            fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0,
+            recv_cq: advert.recv_cq.load(Ordering::Relaxed),
+            woken: 0,
+            channel: None,
+            arenas: Vec::new(),
+        });
+        Some(())
+    }
+}
+
+/// Whether the peer's queue pair takes requests.
+#[inline]
+pub(crate) fn answers(advert: &QpAdvert, dest: u32) -> bool {
+    let state = advert.state.load(Ordering::Acquire);
+    (state == State::Rtr as u32 || state == State::Rts as u32)
+        && advert.qpn.load(Ordering::Relaxed) == dest
+}
+
+/// "Receiver not ready" timer, IBTA table 45, in units of 10 us.
+pub(crate) fn rnr_timer(code: u32) -> Duration {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(UNITS[code as usize % 32] * 10)
+}
+
+/// Looks again how many receives the peer has posted; if still none, parks: from now on a post there gives us notice.
+#[cold]
+pub(crate) fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> bool {
+    let read = |out: &mut OutLane| {
+        let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
+        // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
+        out.posted = advert
+            .posted
+            .0
+            .load(Ordering::Acquire)
+            .clamp(out.posted, out.claimed + depth);
+        out.claimed < out.posted
+    };
+    if !read(out) {
+        out.head().parked.store(out.claimed + 1, Ordering::Relaxed);
+        if quiet::barrier(qp.process).is_err() {
+            fence(Ordering::SeqCst);
+        }
+        if !read(out) {
+            return false;
+        }
+    }
+    out.head().parked.store(0, Ordering::Relaxed);
+    true
+}
+
+/// Wakes the peer's completion queue if it is armed, once per generation.
+#[inline]
+pub(crate) fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
+    if out.fenced {
+        fence(Ordering::SeqCst);
+    }
+    let advert = peer.segment.cq(out.recv_cq as usize);
+    let armed = advert.armed.load(Ordering::Relaxed);
+    if wants(armed, solicited) && out.woken != armed >> 2 {
+        wake_cold(peer, out, armed, advert.channel.load(Ordering::Relaxed));
+    }
+}
+
+#[cold]
+fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
+    let Some(index) = channel.checked_sub(1) else {
+        return;
+    };
+    let serial = peer
+        .segment
+        .channel(index as usize)
+        .serial
+        .load(Ordering::Acquire);
+    if out.channel.as_ref().is_none_or(|(have, _)| *have != serial) {
+        out.channel = peer.channel(index);
+    }
+    if let Some((_, fd)) = &out.channel {
+        Record {
+            cq: out.recv_cq,
+            generation: (armed >> 2) as u32,
+        }
+        .send(fd);
+        out.woken = armed >> 2;
+    }
+}
