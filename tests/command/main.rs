@@ -1,1 +1,5 @@
-//! The `verbatim` command, run as its users run it.
+//! The `verbatim` command, run as its users run it. These tests belong to the root package, which builds the command.
+
+mod demo;
+mod devices;
+mod run;

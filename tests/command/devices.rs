@@ -1,0 +1,54 @@
+//! `verbatim devices` and `--version`.
+
+use crate::run::{Folder, failure, stdout, verbatim};
+use serde_json::Value;
+
+#[test]
+fn soft0_is_listed_and_marked_as_what_would_be_used() {
+    let text = stdout(verbatim(["devices"]).output().unwrap());
+    assert!(text.contains("* soft0"), "{text}");
+    assert!(text.contains("RoCE v2"), "{text}");
+    assert!(text.contains("because"), "{text}");
+}
+
+#[test]
+fn json_carries_the_same_and_the_versions() {
+    let folder = Folder::new();
+    let file = folder.at("devices.json");
+    stdout(verbatim(["devices".as_ref(), "--json".as_ref(), file.as_os_str()]).output().unwrap());
+    let to_file: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let to_stdout = stdout(verbatim(["devices", "--json", "-"]).output().unwrap());
+    let to_stdout: Value = serde_json::from_str(&to_stdout).unwrap();
+    assert_eq!(to_file, to_stdout);
+
+    assert_eq!(to_file["version"], env!("CARGO_PKG_VERSION"));
+    assert!(to_file["git"].is_string() && to_file["rdma_core"].is_string());
+    assert_eq!(to_file["default"]["device"], "soft0");
+    let devices = to_file["devices"].as_array().unwrap();
+    let soft = devices.iter().find(|d| d["name"] == "soft0").unwrap();
+    assert_eq!(soft["kind"], "soft");
+    let gids = soft["ports"][0]["gids"].as_array().unwrap();
+    assert_eq!(gids[1]["type"], "RoCE v2");
+    assert!(gids[1]["gid"].as_str().unwrap().starts_with("::ffff:"));
+    assert_eq!(to_file["default"]["gid"], gids[1]["gid"]);
+}
+
+#[test]
+fn an_unknown_device_is_an_error_that_names_those_there_are() {
+    let output = verbatim(["devices"]).env("VERBATIM_DEVICE", "mlx5_77").output().unwrap();
+    let text = failure(output, 1);
+    assert!(text.contains("mlx5_77") && text.contains("soft0"), "{text}");
+}
+
+#[test]
+fn the_version_names_revision_and_bindings() {
+    let text = stdout(verbatim(["--version"]).output().unwrap());
+    assert!(text.starts_with("verbatim "), "{text}");
+    assert!(text.contains("git ") && text.contains("rdma-core "), "{text}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_have_a_status_of_their_own() {
+    failure(verbatim(["demo", "--nonsense"]).output().unwrap(), 2);
+    failure(verbatim::<&str>([]).output().unwrap(), 2);
+}
