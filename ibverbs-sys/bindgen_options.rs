@@ -1,6 +1,6 @@
 // How the bindings are generated: included by build.rs and by examples/regenerate.rs, so that both use the same options.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The rdma-core release that the checked-in bindings come from.
 pub const CHECKED_IN_VERSION: &str = "44";
@@ -121,25 +121,4 @@ pub fn generate(crate_dir: &Path, arch: Option<&Arch>, version: &str) -> Result<
     Ok(bindings.to_string())
 }
 
-/// The installed rdma-core release, such as "44": third part of libibverbs.pc's version ("1.14.44.0").
-pub fn installed_version() -> Option<String> {
-    let from_pc = |text: &str| {
-        let version = text.lines().find_map(|l| l.strip_prefix("Version:"))?;
-        version.trim().split('.').nth(2).map(str::to_owned)
-    };
-    let listed = std::env::var_os("PKG_CONFIG_PATH").unwrap_or_default();
-    let mut dirs: Vec<PathBuf> = std::env::split_paths(&listed)
-        .filter(|p| !p.as_os_str().is_empty())
-        .collect();
-    dirs.extend(
-        [
-            "/usr/local/lib/pkgconfig",
-            "/usr/lib64/pkgconfig",
-            "/usr/lib/pkgconfig",
-        ]
-        .map(PathBuf::from),
-    );
-    dirs.push(format!("/usr/lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH).into());
-    dirs.iter()
-        .find_map(|dir| from_pc(&std::fs::read_to_string(dir.join("libibverbs.pc")).ok()?))
-}
+include!("installed_version.rs");

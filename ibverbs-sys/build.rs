@@ -10,7 +10,12 @@ mod options {
 fn main() {
     let var =
         |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo did not set {name}"));
-    for file in ["build.rs", "bindgen_options.rs", "wrapper.h"] {
+    for file in [
+        "build.rs",
+        "bindgen_options.rs",
+        "installed_version.rs",
+        "wrapper.h",
+    ] {
         println!("cargo::rerun-if-changed={file}");
     }
     let version = options::installed_version().unwrap_or_else(|| "unknown".into());
