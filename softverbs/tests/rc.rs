@@ -73,12 +73,8 @@ fn gather_and_scatter_with_immediate() {
                 to.sge(2000, 1000),
             ],
         );
-        let mut send = wr(
-            2,
-            Op::IBV_WR_SEND_WITH_IMM,
-            &mut [from.sge(0, 300), from.sge(2000, 700)],
-            SIGNALED,
-        );
+        let mut sges = [from.sge(0, 300), from.sge(2000, 700)];
+        let mut send = wr(2, Op::IBV_WR_SEND_WITH_IMM, &mut sges, SIGNALED);
         send.__bindgen_anon_1.imm_data = 0x01020304u32.to_be();
         assert_eq!(a.post(&mut send), 0);
         let wc = b.next();
@@ -119,10 +115,11 @@ fn one_sided() {
         assert_eq!(theirs.get(100, 21), b"hello one-sided world");
 
         b.recv(3, &mut []);
+        let mut sges = [mine.sge(6, 9)];
         let mut send = rdma(
             2,
             Op::IBV_WR_RDMA_WRITE_WITH_IMM,
-            &mut [mine.sge(6, 9)],
+            &mut sges,
             SIGNALED,
             theirs.addr(),
             theirs.key(),

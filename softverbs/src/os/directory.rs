@@ -68,6 +68,7 @@ impl Directory {
     /// # Errors
     /// All of [`DirectoryError`] but `Full` and `Relative`.
     #[cfg(test)]
+    #[cfg(test)]
     pub fn open_at(base: &Path) -> Result<Directory, DirectoryError> {
         Directory::open_chosen(base, "the caller said so".to_owned())
     }
@@ -245,8 +246,14 @@ impl Directory {
             Err(error) if is_obstruction(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        if lock(&file)? && self.names(index, &file)? {
-            self.unlink(index)?;
+        self.clean_opened(index, &file)
+    }
+
+    /// The rest of [`Directory::clean`]. Since the file was opened, its holder may have given it back and another may
+    /// have made a new one in its place.
+    fn clean_opened(&self, index: u16, file: &File) -> io::Result<()> {
+        if lock(file)? && self.names(index, file)? {
+            unlink(&self.fd, index)?;
         }
         Ok(())
     }
@@ -307,10 +314,6 @@ impl Directory {
         }
         // SAFETY: the call succeeded, so this is a fresh descriptor that nothing else owns.
         Ok(unsafe { File::from_raw_fd(fd) })
-    }
-
-    fn unlink(&self, index: u16) -> io::Result<()> {
-        unlink(&self.fd, index)
     }
 }
 

@@ -156,6 +156,21 @@ fn what_nobody_holds_is_cleaned() {
 }
 
 #[test]
+fn a_late_cleaner_does_not_remove_the_next_holders_file() {
+    let scratch = Scratch::new();
+    let directory = Directory::open_at(scratch.path()).unwrap();
+    let slot = directory.claim_from(&info(), 9).unwrap();
+    let opened = directory.open_file(9, libc::O_RDWR).unwrap();
+    drop(slot);
+    let next = directory.claim_from(&info(), 9).unwrap();
+    assert_eq!(next.index, 9);
+    directory.clean_opened(9, &opened).unwrap();
+    assert_eq!(directory.lookup(9).unwrap(), info());
+    drop(next);
+    directory.clean_opened(9, &opened).unwrap();
+}
+
+#[test]
 fn held_files_that_are_no_slots_are_malformed() {
     let scratch = Scratch::new();
     let directory = Directory::open_at(scratch.path()).unwrap();

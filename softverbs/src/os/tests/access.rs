@@ -18,7 +18,8 @@ fn drop_rights(dumpable: bool) {
             assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
         }
         // A change of user has switched it off.
-        assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, i32::from(dumpable)), 0);
+        let dumpable = libc::c_ulong::from(dumpable);
+        assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, dumpable), 0);
     }
 }
 
