@@ -315,11 +315,11 @@ impl Depot {
                 }
                 Err(e) => {
                     self.state.lock().counters.arenas_failed += 1;
-                    // A limit that refuses this much may still allow less.
-                    if len / 2 < least {
+                    if len == least {
                         return Err(self.cannot_grow(len, e));
                     }
-                    len = (len / 2).next_multiple_of(CHUNK);
+                    // A limit that refuses this much may still allow less.
+                    len = (len / 2).next_multiple_of(CHUNK).max(least);
                 }
             }
         }

@@ -92,7 +92,7 @@ impl Handle {
 
     /// Whether no other handle is on the same slab.
     pub fn is_unique(&self) -> bool {
-        self.slab().is_none_or(Slab::is_unique)
+        self.slab().is_none_or(|slab| slab.count.is_one())
     }
 
     /// Another handle on a part of the same bytes.
@@ -106,7 +106,7 @@ impl Handle {
             return Handle::empty();
         }
         if let Some(slab) = self.slab() {
-            slab.add_ref();
+            slab.count.add();
         }
         Handle {
             // SAFETY: checked to be within.
@@ -151,7 +151,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if let Some(slab) = self.slab {
             // SAFETY: invariant A, and this handle's count is given up here.
-            if unsafe { slab.as_ref() }.drop_ref() {
+            if unsafe { slab.as_ref() }.count.drop_one() {
                 // SAFETY: it was the last: we are the holder (invariant B).
                 unsafe { refill::free(slab) };
             }

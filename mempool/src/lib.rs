@@ -48,6 +48,7 @@ mod arena;
 mod budget;
 mod buf;
 mod cells;
+mod count;
 mod depot;
 mod error;
 mod exposed;

@@ -6,13 +6,14 @@
 //!   freed only when all of its slabs are inside and nothing pins it.
 //! * **B** A slab that no handle refers to has exactly one holder: the depot (under its lock), a thread's stack, or
 //!   a remote list. Only the holder writes `owner`, `stack` and the link.
-//! * **C** `refs` is the number of handles ([`Buf`](crate::Buf), [`SharedBuf`](crate::SharedBuf), ...) on the slab, and 1 while there are none, so that handing a slab out
+//! * **C** `count` is the number of handles ([`Buf`](crate::Buf), [`SharedBuf`](crate::SharedBuf), ...) on the slab, and 1 while there are none, so that handing a slab out
 //!   writes nothing.
 //! * **D** The pool's [`Shared`] lives while any slab is outside its depots.
 
 use crate::Kind;
 use crate::arena::Arena;
 use crate::budget::BudgetKind;
+use crate::count::Count;
 use crate::local::Local;
 use crate::pool::Shared;
 use crate::remote::{Link, Node};
@@ -21,7 +22,6 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 use verbs::LKey;
 
 /// Class of an allocation that takes whole chunks.
@@ -73,7 +73,7 @@ pub(crate) struct Slab {
     /// The thread state that handed it out and to which it goes back.
     pub owner: Cell<*const Local>,
     link: Link<Slab>,
-    refs: AtomicU32,
+    pub count: Count,
     pub stack: Cell<StackIndex>,
 }
 
@@ -91,39 +91,9 @@ impl Slab {
             run,
             owner: Cell::new(ptr::null()),
             link: Link::new(),
-            refs: AtomicU32::new(1),
+            count: Count::new(),
             stack: Cell::new(StackIndex(0)),
         }
-    }
-
-    /// One more handle. Aborts, as `Arc` does, before the count could wrap.
-    #[inline]
-    pub fn add_ref(&self) {
-        if self.refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
-            std::process::abort();
-        }
-    }
-
-    /// One handle less; `true` if it was the last, and then the caller is the slab's holder.
-    #[inline]
-    pub fn drop_ref(&self) -> bool {
-        // The only handle needs no atomic write. Acquire: what other handles read of the payload comes before
-        // what the next holder writes.
-        if self.refs.load(Ordering::Acquire) == 1 {
-            return true;
-        }
-        if self.refs.fetch_sub(1, Ordering::Release) != 1 {
-            return false;
-        }
-        fence(Ordering::Acquire);
-        self.refs.store(1, Ordering::Relaxed);
-        true
-    }
-
-    /// Whether the caller's handle is the only one.
-    #[inline]
-    pub fn is_unique(&self) -> bool {
-        self.refs.load(Ordering::Acquire) == 1
     }
 
     #[inline]

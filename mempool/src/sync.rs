@@ -3,13 +3,13 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence},
 };
 
 #[cfg(not(loom))]
 pub(crate) use self::cell::UnsafeCell;
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicPtr, Ordering};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
 #[cfg(not(loom))]
 mod cell {

@@ -1,1 +1,26 @@
-//! Tests of the pool as a whole, without a device.
+//! Tests of the pool as a whole, on arenas of ordinary memory.
+
+mod budgets;
+mod faults;
+mod lifetime;
+mod model;
+mod parts;
+mod source;
+mod threads;
+
+use crate::{BudgetKind, Pool};
+use source::HeapSource;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// A pool with these limits for user, receive and control, on a source that the test can look into.
+fn pool(limits: [u64; BudgetKind::ALL.len()]) -> (Pool, Arc<HeapSource>) {
+    let source = Arc::new(HeapSource::default());
+    let pool = Pool::from_source(Box::new(source.clone()), limits).unwrap();
+    (pool, source)
+}
+
+fn user_pool(limit: u64) -> (Pool, Arc<HeapSource>) {
+    pool([limit, MIB, MIB])
+}
