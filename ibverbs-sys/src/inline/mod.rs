@@ -155,3 +155,6 @@ macro_rules! extended {
 }
 
 use {context_op, direct, extended};
+
+#[cfg(test)]
+mod tests;

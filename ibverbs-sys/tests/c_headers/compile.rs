@@ -1,6 +1,6 @@
 //! Runs the C compiler, or says why not.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, OsStr, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,8 +25,22 @@ impl Object {
 
 /// Compiles `source` and loads the result. `None`, with the reason printed, when that is not possible here.
 pub fn object(name: &str, source: &str) -> Option<Object> {
-    match try_object(name, source) {
-        Ok(object) => Some(object),
+    or_skip(usable_headers().and_then(|()| compile(name, source)))
+}
+
+/// `source` after the preprocessor. `None`, with the reason printed, when that is not possible here.
+pub fn preprocessed(name: &str, source: &str) -> Option<String> {
+    or_skip(usable_headers().and_then(|()| {
+        let c = scratch(name, "c");
+        std::fs::write(&c, source).expect("the scratch directory can be written");
+        let text = run_compiler(&[OsStr::new("-E"), OsStr::new("-P"), c.as_os_str()])?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }))
+}
+
+fn or_skip<T>(result: Result<T, String>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
         Err(why) => {
             let required = std::env::var("VERBATIM_REQUIRE_HEADERS");
             assert!(
@@ -39,40 +53,43 @@ pub fn object(name: &str, source: &str) -> Option<Object> {
     }
 }
 
-fn try_object(name: &str, source: &str) -> Result<Object, String> {
+fn usable_headers() -> Result<(), String> {
     let expected = ibverbs_sys::RDMA_CORE_VERSION;
     match installed_version() {
-        Some(v) if v == expected => {}
-        Some(v) => {
-            return Err(format!(
-                "the headers are of rdma-core {v}, the bindings of {expected}"
-            ));
-        }
+        Some(v) if v == expected => Ok(()),
+        Some(v) => Err(format!(
+            "the headers are of rdma-core {v}, the bindings of {expected}"
+        )),
         None => {
-            return Err(
-                "no libibverbs.pc found (Debian: apt install libibverbs-dev librdmacm-dev)".into(),
-            );
+            Err("no libibverbs.pc found (Debian: apt install libibverbs-dev librdmacm-dev)".into())
         }
     }
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (c, so) = (
-        dir.join(format!("{name}.c")),
-        dir.join(format!("{name}.so")),
-    );
-    std::fs::write(&c, source).expect("the scratch directory can be written");
+}
+
+fn scratch(name: &str, extension: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{extension}"))
+}
+
+/// What the compiler prints. With compiler and headers present, failing to compile is a fault of the bindings.
+fn run_compiler(args: &[&OsStr]) -> Result<Vec<u8>, String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let run = Command::new(&compiler)
-        .args(["-shared", "-fPIC", "-O1", "-Wl,-Bsymbolic", "-o"])
-        .args([&so, &c])
+        .args(args)
         .output()
         .map_err(|e| format!("cannot run the C compiler {compiler}: {e}"))?;
-    // With compiler and headers present, failing to compile is a fault of the bindings.
     assert!(
         run.status.success(),
-        "{} does not compile:\n{}",
-        c.display(),
+        "{args:?} failed:\n{}",
         String::from_utf8_lossy(&run.stderr)
     );
+    Ok(run.stdout)
+}
+
+fn compile(name: &str, source: &str) -> Result<Object, String> {
+    let (c, so) = (scratch(name, "c"), scratch(name, "so"));
+    std::fs::write(&c, source).expect("the scratch directory can be written");
+    let flags = ["-shared", "-fPIC", "-O1", "-Wl,-Bsymbolic", "-o"].map(OsStr::new);
+    run_compiler(&[&flags[..], &[so.as_os_str(), c.as_os_str()]].concat())?;
     let path = CString::new(so.to_str().expect("a UTF-8 path")).expect("no NUL in a path");
     // SAFETY: the object was made just now and has no initialisers.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

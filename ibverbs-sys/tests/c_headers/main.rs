@@ -5,6 +5,7 @@
 //! failure.
 
 mod compile;
+mod complete;
 mod fake;
 mod inlines;
 mod layout;
