@@ -9,13 +9,13 @@
 
 use crate::channel::{ChannelCore, Record};
 use crate::layout::{ARM_ANY, ARM_NONE, ARM_SOLICITED};
+use crate::lock::Lock;
 use crate::process::Process;
 use crate::qp::QpCore;
 use crate::quiet;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
-use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct CqCore {
     process: &'static Process,
     pub index: u32,
     pub channel: Option<Arc<ChannelCore>>,
-    members: Mutex<Members>,
+    members: Lock<Members>,
     /// Last generation that was delivered as an event.
     delivered: AtomicU64,
     /// Queue pairs and handles that name this queue: while there are any, destroying it is EBUSY.
@@ -59,7 +59,7 @@ impl CqCore {
             process,
             index,
             channel,
-            members: Mutex::new(Members {
+            members: Lock::new(Members {
                 list: Vec::new(),
                 next: 0,
             }),

@@ -188,51 +188,69 @@ impl Job<'_> {
     }
 
     fn send(&mut self, kind: Kind, mover: &mut Mover<'_>) -> (Status, bool) {
-        let total = self.total;
+        // Read after `posted`, which bounds what we take: entries posted later can only lower it.
+        if self.total
+            <= u64::from(self.advert.eager.load(Ordering::Relaxed)).min(lane::BESIDE as u64)
+        {
+            return self.send_eagerly(kind, mover);
+        }
         let scatter = match self.scatter() {
             Ok(scatter) => scatter,
             // What the target's adapter would find: its receive completes with an error, and so does our send.
-            Err(Status::IBV_WC_LOC_LEN_ERR) => {
-                return (
-                    self.fail_receive(Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_INV_REQ_ERR),
-                    true,
-                );
+            Err(theirs) => {
+                let ours = match theirs {
+                    Status::IBV_WC_LOC_LEN_ERR => Status::IBV_WC_REM_INV_REQ_ERR,
+                    _ => Status::IBV_WC_REM_OP_ERR,
+                };
+                return (self.fail_receive(theirs, ours), true);
             }
-            Err(status) => return (self.fail_receive(status, Status::IBV_WC_REM_OP_ERR), true),
         };
-        let mut payload = Payload::Placed;
-        if total > 0 && scatter.unshared && total <= lane::BESIDE as u64 {
-            let mut words = [0u64; lane::IN_ENTRY / 8];
-            let to = if total <= lane::IN_ENTRY as u64 {
-                words.as_mut_ptr().cast()
-            } else {
-                let slot = self.out.producer.next_slot(1 << self.out.order);
-                self.out.beside(slot)
-            };
-            // SAFETY: local pieces were checked and are guarded by the send queue's lock; `to` has room for `total`.
-            if unsafe { self.transfer(Way::Out, &[(Target::Mapped(to), total as usize)], mover) }
-                .is_err()
-            {
-                return (Status::IBV_WC_GENERAL_ERR, false);
+        if scatter.unshared && self.total <= lane::BESIDE as u64 {
+            return self.send_eagerly(kind, mover);
+        }
+        // SAFETY: the targets were checked under the hazard.
+        let copied = unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) };
+        match copied {
+            Ok(()) => {
+                self.tell(kind, Payload::Placed);
+                (Status::IBV_WC_SUCCESS, true)
             }
-            payload = if total <= lane::IN_ENTRY as u64 {
-                Payload::InEntry(words)
-            } else {
-                Payload::Beside
-            };
-        } else if total > 0
-            && let Err(error) =
-                // SAFETY: the targets were checked under the hazard.
-                unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) }
-        {
-            if error.raw_os_error() == Some(libc::ESRCH) {
-                return (Status::IBV_WC_RETRY_EXC_ERR, false);
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                (Status::IBV_WC_RETRY_EXC_ERR, false)
             }
-            return (
+            Err(_) => (
                 self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR),
                 true,
-            );
+            ),
         }
+    }
+
+    /// Leaves the payload in the lane: in the entry's own line, or beside it. The target's poll places it.
+    #[inline]
+    fn send_eagerly(&mut self, kind: Kind, mover: &mut Mover<'_>) -> (Status, bool) {
+        let total = self.total as usize;
+        let mut words = [0u64; lane::IN_ENTRY / 8];
+        let payload = match total {
+            0 => Payload::Placed,
+            1..=lane::IN_ENTRY => Payload::InEntry(words),
+            _ => Payload::Beside,
+        };
+        let to = match payload {
+            Payload::Beside => self
+                .out
+                .beside(self.out.producer.next_slot(1 << self.out.order)),
+            _ => words.as_mut_ptr().cast(),
+        };
+        // SAFETY: local pieces were checked and are guarded by the send queue's lock; `to` has room for `total`.
+        let copied = unsafe { self.transfer(Way::Out, &[(Target::Mapped(to), total)], mover) };
+        if copied.is_err() {
+            return (Status::IBV_WC_GENERAL_ERR, false);
+        }
+        let payload = if let Payload::InEntry(_) = payload {
+            Payload::InEntry(words)
+        } else {
+            payload
+        };
         self.tell(kind, payload);
         (Status::IBV_WC_SUCCESS, true)
     }

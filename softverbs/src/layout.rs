@@ -94,6 +94,10 @@ pub(crate) struct QpAdvert {
     pub lane_file: FdAdvert,
     pub lane_len: AtomicU64,
     pub lane_off: AtomicU64,
+    /// Every receive posted so far holds at least this many bytes, in memory to which no peer has a key: a send of no more
+    /// may leave its payload in the lane without looking at the entry.
+    pub eager: AtomicU32,
+    pad: u32,
     /// Tells this lane from an earlier one of the same queue pair.
     pub lane_generation: AtomicU64,
     // Third line: written at each post of a receive.

@@ -41,6 +41,7 @@ mod execute;
 mod lane;
 mod layout;
 mod link;
+mod lock;
 pub mod memory;
 mod os;
 mod peer;

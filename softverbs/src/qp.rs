@@ -8,6 +8,7 @@ use crate::cq::CqCore;
 use crate::lane::{self, Consumer};
 use crate::layout::{self, QpAdvert};
 use crate::link::Link;
+use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp_state::State;
@@ -47,8 +48,8 @@ pub(crate) struct QpCore {
     pub recv_cq: Arc<CqCore>,
     state: AtomicU32,
     attr: Mutex<ibv_qp_attr>,
-    pub send: Mutex<SendQueue>,
-    pub recv: Mutex<RecvQueue>,
+    pub send: Lock<SendQueue>,
+    pub recv: Lock<RecvQueue>,
     /// Completions of the send queue, and how many of its slots polling has freed.
     pub send_dones: SendDones,
     pub sent: AtomicU64,
@@ -96,6 +97,7 @@ impl QpCore {
         advert.recv_order.store(recv_order, Ordering::Relaxed);
         advert.recv_off.store(recv_off as u64, Ordering::Relaxed);
         advert.recv_stride.store(stride as u32, Ordering::Relaxed);
+        advert.eager.store(lane::BESIDE as u32, Ordering::Relaxed);
         advert.posted.0.store(0, Ordering::Relaxed);
         advert.consumed.0.store(0, Ordering::Relaxed);
         advert.qpn.store(qpn, Ordering::Release);
@@ -106,8 +108,8 @@ impl QpCore {
             pd,
             caps,
             sig_all,
-            send: Mutex::new(SendQueue::new(&caps)),
-            recv: Mutex::new(RecvQueue::new(&caps)),
+            send: Lock::new(SendQueue::new(&caps)),
+            recv: Lock::new(RecvQueue::new(&caps)),
             send_dones: SendDones::new(caps.send_wr),
             sent: AtomicU64::new(0),
             state: AtomicU32::new(State::Reset as u32),
@@ -341,6 +343,9 @@ impl QpCore {
             if let Some((peer, space)) = recv.reset() {
                 peer.unmake_lane(&space);
             }
+            self.advert()
+                .eager
+                .store(lane::BESIDE as u32, Ordering::Relaxed);
             self.advert().posted.0.store(0, Ordering::Relaxed);
         });
         Ok(())

@@ -6,7 +6,7 @@ use crate::peer::{LaneSpace, Peer};
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::State;
 use crate::quiet;
-use crate::region::{self, LOCAL_WRITE};
+use crate::region::{self, LOCAL_WRITE, REMOTE};
 use crate::transfer::{List, Mover, Piece};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::{
@@ -100,6 +100,8 @@ pub(crate) struct RecvQueue {
     sges: Box<[ibv_sge]>,
     posted: u64,
     taken: u64,
+    /// As advertised, see [`crate::layout::QpAdvert::eager`].
+    eager: u32,
     lane: Option<InLane>,
 }
 
@@ -112,6 +114,7 @@ impl RecvQueue {
             sges: vec![ibv_sge::default(); caps.recv_wr * caps.recv_sge].into(),
             posted: 0,
             taken: 0,
+            eager: lane::BESIDE as u32,
             lane: None,
         }
     }
@@ -128,6 +131,7 @@ impl RecvQueue {
     pub fn reset(&mut self) -> Option<(Arc<Peer>, LaneSpace)> {
         self.posted = 0;
         self.taken = 0;
+        self.eager = lane::BESIDE as u32;
         self.lane.take().map(|lane| (lane.peer, lane.space))
     }
 
@@ -216,8 +220,34 @@ unsafe fn post_one(qp: &QpCore, rq: &mut RecvQueue, wr: &ibv_recv_wr) -> Result<
         to.len.store(sge.length, Ordering::Relaxed);
         to.lkey.store(sge.lkey, Ordering::Relaxed);
     }
+    let eager = eager(qp, sges);
+    if eager < rq.eager {
+        rq.eager = eager;
+        advert.eager.store(eager, Ordering::Relaxed);
+    }
     rq.posted += 1;
     Ok(())
+}
+
+/// How long a send may be to ride in the lane on its way to this receive, whatever else the sender knows of it.
+fn eager(qp: &QpCore, sges: &[ibv_sge]) -> u32 {
+    let mut total = 0;
+    for sge in sges {
+        let advert = qp.process.segment.mr(region::index_of(sge.lkey));
+        let ok = region::check(
+            advert,
+            sge.lkey,
+            qp.pd,
+            sge.addr,
+            u64::from(sge.length),
+            LOCAL_WRITE,
+        );
+        if ok.is_err() || advert.access.load(Ordering::Relaxed) & REMOTE != 0 {
+            return 0;
+        }
+        total += u64::from(sge.length);
+    }
+    total.min(lane::BESIDE as u64) as u32
 }
 
 impl QpCore {

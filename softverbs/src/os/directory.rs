@@ -68,7 +68,6 @@ impl Directory {
     /// # Errors
     /// All of [`DirectoryError`] but `Full` and `Relative`.
     #[cfg(test)]
-    #[cfg(test)]
     pub fn open_at(base: &Path) -> Result<Directory, DirectoryError> {
         Directory::open_chosen(base, "the caller said so".to_owned())
     }

@@ -31,9 +31,12 @@ pub(super) fn hold_and_fork(words: &[&str]) {
     let child = unsafe { libc::fork() };
     assert_ne!(child, -1);
     if child == 0 {
-        loop {
-            // SAFETY: waits for the signal that ends the child.
-            unsafe { libc::pause() };
+        // SAFETY: waits for the signal that ends the child, in a minute at the latest.
+        unsafe {
+            libc::alarm(60);
+            loop {
+                libc::pause();
+            }
         }
     }
     tell(format!("{} {child}", slot.index));
@@ -108,12 +111,14 @@ fn a_forked_child_does_not_pass_for_its_dead_parent() {
     let index: u16 = index.parse().unwrap();
     let grandchild: libc::pid_t = grandchild.parse().unwrap();
     let directory = Directory::open_at(scratch.path()).unwrap();
-    assert!(directory.lookup(index).is_ok());
+    let before = directory.lookup(index);
     other.kill();
-    let error = directory.lookup(index).unwrap_err();
+    let after = directory.lookup(index);
     // SAFETY: ends the process whose number its parent told us; it cannot have ended and been replaced, since
     // it does nothing but wait for this.
     unsafe { libc::kill(grandchild, libc::SIGKILL) };
+    assert!(before.is_ok(), "{before:?}");
+    let error = after.unwrap_err();
     assert!(matches!(error, LookupError::Nobody { .. }), "{error}");
 }
 
