@@ -8,6 +8,7 @@ use ibverbs_sys::{ibv_qp_state as State, ibv_wc_status as Status};
 use softverbs::memory::Kind;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ptr::null_mut;
 
 const SIZE: usize = 1 << 20;
 
@@ -76,10 +77,69 @@ fn second_process() {
             "fill" => mem[n(1)].fill(0, &pattern(n(3), n(2))),
             "check" => print!("{} ", mem[n(1)].get(0, n(2)) == pattern(n(3), n(2))),
             "state" => print!("{} ", end.state().0),
+            "scribble" => print!("{} ", scribble(n(1), n(2) as u64)),
             other => panic!("{other}?"),
         }
         println!("OK");
     }
+}
+
+/// Overwrites with rubbish everything of process `pid` that can be mapped writable, again and again. Returns how many files.
+fn scribble(pid: usize, seed: u64) -> usize {
+    let mut maps = Vec::new();
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .flatten()
+    {
+        let is_memory = std::fs::read_link(fd.path())
+            .is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:verbatim"));
+        let Ok(file) = std::fs::File::options()
+            .read(true)
+            .write(is_memory)
+            .open(fd.path())
+        else {
+            continue;
+        };
+        if !is_memory {
+            continue;
+        }
+        let len = file.metadata().unwrap().len() as usize;
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let map = unsafe {
+            libc::mmap(
+                null_mut(),
+                len,
+                prot,
+                flags,
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+            )
+        };
+        if map != libc::MAP_FAILED {
+            maps.push((map.cast::<u64>(), len / 8));
+        }
+    }
+    let mut x = seed | 1;
+    for round in 0..200_000usize {
+        for &(map, words) in &maps {
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            // Mostly near the front of a file, where the lanes in use are; small numbers look the most like true ones.
+            let range = if round % 4 == 0 {
+                words
+            } else {
+                words.min(4096)
+            };
+            let value = if x & 64 == 0 {
+                x >> 33
+            } else {
+                (x >> 33) % 300
+            };
+            unsafe { map.add((x >> 17) as usize % range).write_volatile(value) };
+        }
+    }
+    maps.len()
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -431,4 +491,64 @@ fn a_late_peer_is_waited_for() {
     end.connect(third.qpn, &o);
     end.post(&mut wr(1, Op::IBV_WR_SEND, &mut [mem.sge(0, 64)], 0));
     assert_eq!(end.next().status, Status::IBV_WC_RETRY_EXC_ERR);
+}
+
+/// A peer that overwrites everything it can reach breaks its own connection at worst: no crash, no hang, and connections of
+/// others between memory it cannot reach are whole.
+#[test]
+fn a_scribbling_peer_harms_itself() {
+    let dev = Dev::open();
+    for seed in 0..6 {
+        let (mut victim_of, end) = Second::connected(&dev, &Options::default(), &[]);
+        let _exposed = Mem::file(&dev, SIZE, LOCAL | READ | WRITE, Kind::Exposed);
+        let into = Mem::file(&dev, SIZE, LOCAL, Kind::Receive);
+        victim_of.tell(&format!("scribble {} {seed}", std::process::id()));
+        let begin = std::time::Instant::now();
+        // The engine goes on while rubbish rains: every post and poll returns, whatever it says.
+        let mut posts = 0;
+        while begin.elapsed() < std::time::Duration::from_millis(300) {
+            let _ = end.recv(posts, &mut [into.sge(0, 4096)]);
+            let _ = end.post(&mut wr(
+                posts,
+                Op::IBV_WR_SEND,
+                &mut [into.sge(4096, 64)],
+                SIGNALED,
+            ));
+            posts += 1;
+            while let Some(wc) = end.poll() {
+                assert!(wc.byte_len as usize <= SIZE || wc.status != OK);
+            }
+            if end.state() == State::IBV_QPS_ERR {
+                break;
+            }
+        }
+        assert!(
+            victim_of.answer().parse::<usize>().unwrap() >= 2,
+            "there was something to scribble on"
+        );
+        // A hazard it made up holds the queue pair until it is gone: EBUSY is the right answer to a live peer that never finishes.
+        victim_of.kill();
+        drop(end);
+        let (mut honest, end) = Second::connected(&dev, &Options::default(), &[]);
+        let mem = Mem::file(&dev, SIZE, LOCAL, Kind::Private);
+        mem.fill(0, &pattern(9, 1000));
+        honest.ask("recv 1 4 2000");
+        assert_eq!(
+            end.post(&mut wr(
+                1,
+                Op::IBV_WR_SEND,
+                &mut [mem.sge(0, 1000)],
+                SIGNALED
+            )),
+            0
+        );
+        assert_eq!(
+            (
+                end.next().status,
+                honest.ask("next"),
+                honest.ask("check 4 1000 9")
+            ),
+            (OK, "0 1 1000".to_owned(), "true".to_owned())
+        );
+    }
 }
