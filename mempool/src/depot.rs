@@ -380,12 +380,7 @@ impl State {
     /// The caller is its holder, and it is of this depot.
     pub unsafe fn put(&mut self, slab: NonNull<Slab>) {
         // SAFETY: invariants A and B.
-        let (run, budget) = unsafe {
-            (
-                slab.as_ref().run.as_ref(),
-                slab.as_ref().stack.get().budget(),
-            )
-        };
+        let (run, budget) = unsafe { (slab.as_ref().run.as_ref(), slab.as_ref().index().budget()) };
         // SAFETY: the caller's promise.
         unsafe { run.put(slab) };
         self.outside -= 1;

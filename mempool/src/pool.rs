@@ -368,7 +368,7 @@ impl Pool {
         // SAFETY: the reference is gone before anything else happens.
         if let Some(local) = unsafe { local::current(Arc::as_ptr(&self.shared)) } {
             // SAFETY: current, so attached to this thread.
-            if let Some(slab) = unsafe { local.pop(index) } {
+            if let Some(slab) = unsafe { local.stack(index).pop() } {
                 return Ok(slab);
             }
         }

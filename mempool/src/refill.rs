@@ -2,7 +2,7 @@
 
 use crate::budget::BudgetKind;
 use crate::error::AllocError;
-use crate::local::{self, Local};
+use crate::local::{self, Local, Stack};
 use crate::pool::Shared;
 use crate::size::{PAGE, SIZES};
 use crate::slab::{Slab, StackIndex, WHOLE};
@@ -16,44 +16,33 @@ const STOCK_SLABS: (usize, usize) = (4, 256);
 /// ... but never more than this part of its budget.
 const STOCK_PART: u64 = 16;
 
-/// How many slabs a thread keeps of a class.
-pub(crate) fn stock_limit(class: usize, budget_limit: u64) -> usize {
-    let size = SIZES[class] as usize;
-    let by_size = (STOCK_BYTES / size).clamp(STOCK_SLABS.0, STOCK_SLABS.1);
-    let by_budget = budget_limit / STOCK_PART / size as u64;
-    (by_size as u64).min(by_budget).max(1) as usize
-}
-
 /// A handle on the slab was the last and is gone.
 ///
 /// # Safety
 /// The caller is the holder of `slab`.
 #[inline]
 pub(crate) unsafe fn free(slab: NonNull<Slab>) {
-    // SAFETY: invariants A and B.
-    let (owner, index) = unsafe { (slab.as_ref().owner.get(), slab.as_ref().stack.get()) };
-    if local::is_current(owner) {
-        // SAFETY: invariant F, as `owner` is current; and the caller's promise.
-        if unsafe { (*owner).push(index, slab) } {
-            return;
-        }
+    // SAFETY: invariants A and G: slab and stack are there.
+    let home = unsafe { &*slab.as_ref().home.get() };
+    // SAFETY: a current stack is attached to this thread (invariant F); and the caller's promise.
+    if home.is_current() && unsafe { home.push(slab) } {
+        return;
     }
     // SAFETY: the caller's promise.
-    unsafe { free_elsewhere(slab, owner) }
+    unsafe { free_elsewhere(slab, home) }
 }
 
 /// # Safety
-/// The caller is the holder of `slab`, whose owner is `owner`.
+/// The caller is the holder of `slab`, whose home is `home`.
 #[inline(never)]
-unsafe fn free_elsewhere(slab: NonNull<Slab>, owner: *const Local) {
-    if local::is_current(owner) {
+unsafe fn free_elsewhere(slab: NonNull<Slab>, home: &Stack) {
+    if home.is_current() {
         // SAFETY: invariant D, the slab is outside.
         let shared = unsafe { pin(slab) };
-        // SAFETY: invariant F, as `owner` is current.
-        return shared.overflow(unsafe { &*owner }, slab);
+        return shared.overflow(home, slab);
     }
-    // SAFETY: invariant G; and the caller's promise.
-    if unsafe { (*owner).remote.0.push(slab) }.is_err() {
+    // SAFETY: the caller's promise.
+    if unsafe { home.local().remote.0.push(slab) }.is_err() {
         // SAFETY: the push was refused, so the slab is still ours and outside.
         let shared = unsafe { pin(slab) };
         // SAFETY: as above.
@@ -88,8 +77,9 @@ impl Shared {
         let Some(local) = (unsafe { local::attach(self) }) else {
             return self.take_one(index, grow);
         };
+        let stack = local.stack(index);
         // SAFETY: attached above.
-        let pop = || unsafe { local.pop(index) };
+        let pop = || unsafe { stack.pop() };
         if let Some(slab) = pop() {
             return Ok(slab);
         }
@@ -97,26 +87,34 @@ impl Shared {
         if let Some(slab) = pop() {
             return Ok(slab);
         }
-        let stock = stock_limit(index.class(), self.account(index.budget()).limit());
+        let stock = self.stock_limit(index);
         // SAFETY: attached above.
-        unsafe { local.make_room(index, stock) };
+        unsafe { stack.make_room(stock) };
         let mut first = None;
         self.take(index, stock.div_ceil(2), grow, |slab| {
-            hand_to(slab, local, index);
+            hand_to(slab, stack);
             match first {
                 None => first = Some(slab),
                 // SAFETY: attached above, and the depot has just made us the holder.
-                Some(_) => assert!(unsafe { local.push(index, slab) }, "the stack has room"),
+                Some(_) => assert!(unsafe { stack.push(slab) }, "the stack has room"),
             }
         })?;
         Ok(first.expect("at least one was taken"))
+    }
+
+    /// How many slabs a thread keeps on a stack.
+    fn stock_limit(&self, index: StackIndex) -> usize {
+        let size = SIZES[index.class()] as usize;
+        let by_size = (STOCK_BYTES / size).clamp(STOCK_SLABS.0, STOCK_SLABS.1);
+        let by_budget = self.account(index.budget()).limit() / STOCK_PART / size as u64;
+        (by_size as u64).min(by_budget).max(1) as usize
     }
 
     /// A slab for a thread that keeps no stock.
     fn take_one(&self, index: StackIndex, grow: bool) -> Result<NonNull<Slab>, AllocError> {
         let mut slab = None;
         self.take(index, 1, grow, |taken| {
-            hand_to(taken, &self.stockless, index);
+            hand_to(taken, self.stockless.stack(index));
             slab = Some(taken);
         })?;
         Ok(slab.expect("one was taken"))
@@ -138,7 +136,7 @@ impl Shared {
         self.charge(index.budget(), len, 1)?;
         match self.depot(index.kind()).take_whole(len, &*self.source) {
             Ok(slab) => {
-                hand_to(slab, &self.stockless, index);
+                hand_to(slab, self.stockless.stack(index));
                 Ok(slab)
             }
             Err(e) => {
@@ -208,9 +206,9 @@ impl Shared {
         let mut surplus = Vec::new();
         for slab in local.remote.0.drain() {
             // SAFETY: taken from the list, so it is ours (invariants A and B).
-            let index = unsafe { slab.as_ref().stack.get() };
-            // SAFETY: attached to this thread.
-            if !unsafe { local.push(index, slab) } {
+            let home = unsafe { &*slab.as_ref().home.get() };
+            // SAFETY: of `local`, which is attached to this thread.
+            if !unsafe { home.push(slab) } {
                 surplus.push(slab);
             }
         }
@@ -222,30 +220,20 @@ impl Shared {
 
     /// The owner frees a slab into a full stack, or one whose stock was asked back.
     #[cold]
-    fn overflow(&self, local: &Local, slab: NonNull<Slab>) {
-        // SAFETY: the caller is the slab's holder.
-        let index = unsafe { slab.as_ref().stack.get() };
+    fn overflow(&self, home: &Stack, slab: NonNull<Slab>) {
         let mut out = Vec::new();
-        if self.is_closed() {
-            // SAFETY: attached to this thread.
-            unsafe { local.take_stock(|_| true, &mut out) };
-            out.push(slab);
-        } else if local.is_asked_back(index) {
-            // SAFETY: attached to this thread.
-            unsafe {
-                local.take_oldest(index, usize::MAX, &mut out);
-                local.make_room(
-                    index,
-                    stock_limit(index.class(), self.account(index.budget()).limit()),
-                );
-            }
-            out.push(slab);
-        } else {
-            let half = local.stock(index).div_ceil(2);
-            // SAFETY: attached to this thread.
-            unsafe {
-                local.take_oldest(index, half, &mut out);
-                assert!(local.push(index, slab), "half of the stack was taken off");
+        // SAFETY: the caller has found `home` attached to this thread, and is the slab's holder.
+        unsafe {
+            if self.is_closed() {
+                home.local().take_stock(|_| true, &mut out);
+                out.push(slab);
+            } else if home.is_asked_back() {
+                home.take_oldest(usize::MAX, &mut out);
+                home.make_room(self.stock_limit(home.index));
+                out.push(slab);
+            } else {
+                home.take_oldest(home.stock().div_ceil(2), &mut out);
+                assert!(home.push(slab), "half of the stack was taken off");
             }
         }
         // SAFETY: off the stacks, so they are ours.
@@ -282,14 +270,14 @@ impl Shared {
         let mut arenas = Vec::new();
         let kind_of = |slab: &NonNull<Slab>| {
             // SAFETY: invariants A and B; the caller is the holder.
-            unsafe { slab.as_ref().stack.get().kind() }
+            unsafe { slab.as_ref().index().kind() }
         };
         while let Some(kind) = slabs.peek().map(kind_of) {
             let mut state = self.depot(kind).lock();
             state.count_return();
             while let Some(slab) = slabs.next_if(|slab| kind_of(slab) == kind) {
                 // SAFETY: as above.
-                let (run, index) = unsafe { (slab.as_ref().run(), slab.as_ref().stack.get()) };
+                let (run, index) = unsafe { (slab.as_ref().run(), slab.as_ref().index()) };
                 refunds[index.budget() as usize] += run.size as u64;
                 // SAFETY: the caller's promise; the slab is of this kind's depot.
                 unsafe {
@@ -314,10 +302,8 @@ impl Shared {
     }
 }
 
-/// Makes `local` the owner of a slab fresh from the depot.
-fn hand_to(slab: NonNull<Slab>, local: &Local, index: StackIndex) {
+/// Makes `home` the stack of a slab fresh from the depot.
+fn hand_to(slab: NonNull<Slab>, home: &Stack) {
     // SAFETY: invariants A and B: the depot has just made us the holder.
-    let slab = unsafe { slab.as_ref() };
-    slab.owner.set(local);
-    slab.stack.set(index);
+    unsafe { slab.as_ref() }.home.set(home);
 }

@@ -158,7 +158,7 @@ mod tests {
         assert!(SIZES.windows(2).all(|w| w[0] < w[1]));
         assert_eq!(SIZES[0], 64);
         assert_eq!(SIZES[CLASSES - 1] as usize, MAX_CLASSED);
-        assert!(SIZES.iter().all(|s| *s as usize % LINE == 0));
+        assert!(SIZES.iter().all(|s| (*s as usize).is_multiple_of(LINE)));
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
         #[test]
         fn lengths_above_the_largest_class_are_rounded_to_pages(len in MAX_CLASSED + 1..=MAX_LEN) {
             let size = slab_size(len).unwrap();
-            prop_assert!(size >= len && size - len < PAGE && size % PAGE == 0);
+            prop_assert!(size >= len && size - len < PAGE && size.is_multiple_of(PAGE));
         }
     }
 }

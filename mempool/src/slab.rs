@@ -5,7 +5,7 @@
 //! * **A** A [`Slab`], its [`Run`], its [`Chunk`] and its arena stay allocated while the slab is outside the depot. A chunk is
 //!   freed only when all of its slabs are inside and nothing pins it.
 //! * **B** A slab that no handle refers to has exactly one holder: the depot (under its lock), a thread's stack, or
-//!   a remote list. Only the holder writes `owner`, `stack` and the link.
+//!   a remote list. Only the holder writes `home` and the link.
 //! * **C** `count` is the number of handles ([`Buf`](crate::Buf), [`SharedBuf`](crate::SharedBuf), ...) on the slab, and 1 while there are none, so that handing a slab out
 //!   writes nothing.
 //! * **D** The pool's [`Shared`] lives while any slab is outside its depots.
@@ -14,7 +14,7 @@ use crate::Kind;
 use crate::arena::Arena;
 use crate::budget::BudgetKind;
 use crate::count::Count;
-use crate::local::Local;
+use crate::local::Stack;
 use crate::pool::Shared;
 use crate::remote::{Link, Node};
 use crate::size::{CLASSES, Row, SIZES};
@@ -48,6 +48,11 @@ impl StackIndex {
         self.0 as usize
     }
 
+    pub fn from_usize(index: usize) -> Self {
+        assert!(index < STACKS);
+        StackIndex(index as u16)
+    }
+
     pub fn all() -> impl Iterator<Item = StackIndex> {
         (0..STACKS as u16).map(StackIndex)
     }
@@ -70,11 +75,10 @@ impl StackIndex {
 pub(crate) struct Slab {
     pub addr: NonNull<u8>,
     pub run: NonNull<Run>,
-    /// The thread state that handed it out and to which it goes back.
-    pub owner: Cell<*const Local>,
+    /// The thread's stack that it comes from and goes back to. It also says what budget is charged.
+    pub home: Cell<*const Stack>,
     link: Link<Slab>,
     pub count: Count,
-    pub stack: Cell<StackIndex>,
 }
 
 impl Node for Slab {
@@ -89,11 +93,16 @@ impl Slab {
         Slab {
             addr,
             run,
-            owner: Cell::new(ptr::null()),
+            home: Cell::new(ptr::null()),
             link: Link::new(),
             count: Count::new(),
-            stack: Cell::new(StackIndex(0)),
         }
+    }
+
+    /// Number of the stack that it goes back to.
+    pub fn index(&self) -> StackIndex {
+        // SAFETY: a slab outside has been handed to a stack, which stays (invariant G).
+        unsafe { (*self.home.get()).index }
     }
 
     #[inline]

@@ -103,7 +103,7 @@ impl PoolStats {
         let mut stock_bytes = [0u64; BudgetKind::ALL.len()];
         let mut stock = [[0usize; WHOLE + 1]; Kind::ALL.len()];
         for index in StackIndex::all().filter(|i| i.class() != WHOLE) {
-            let count: usize = locals.iter().map(|l| l.stock(index)).sum();
+            let count: usize = locals.iter().map(|l| l.stack(index).stock()).sum();
             stock[index.kind() as usize][index.class()] += count;
             stock_bytes[index.budget() as usize] += count as u64 * u64::from(SIZES[index.class()]);
         }

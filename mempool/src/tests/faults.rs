@@ -16,7 +16,7 @@ fn failure_at_the_nth_arena_is_an_error_and_nothing_is_lost() {
                 Err(e) => break e,
             }
         };
-        let room: u64 = (0..n).map(|i| 4 * MIB << i).sum();
+        let room: u64 = (0..n).map(|i| (4 * MIB) << i).sum();
         assert_eq!(
             held.len() as u64 * MIB,
             room,
