@@ -231,6 +231,7 @@ impl Credits {
     }
 
     /// Answers that are promised and not sent.
+    #[cfg(test)]
     pub fn promised(&self) -> u32 {
         self.promised
     }

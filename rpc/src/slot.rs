@@ -193,8 +193,18 @@ impl SlotTable {
         Ok(())
     }
 
+    /// The id of a slot's present use, if it is in use.
+    pub fn current(&self, index: u32) -> Option<SlotId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.busy.then_some(SlotId {
+            index,
+            generation: slot.generation,
+        })
+    }
+
     /// Whether nobody waits for this slot.
-    pub fn is_zombie(&self, id: SlotId) -> bool {
+    #[cfg(test)]
+    fn is_zombie(&self, id: SlotId) -> bool {
         self.slots
             .get(id.index as usize)
             .is_some_and(|slot| slot.busy && slot.generation == id.generation && slot.zombie)

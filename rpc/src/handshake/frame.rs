@@ -284,7 +284,8 @@ impl Accumulator {
     }
 
     /// Whether nothing has arrived yet.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.have == 0
     }
 

@@ -20,9 +20,7 @@ mod agree;
 mod frame;
 
 pub use agree::{Limits, Terms, accept, confirm};
-pub use frame::{
-    Accumulator, FRAME_MAX, Frame, Goodbye, Hello, PREFIX_LEN, Refusal, RefusalCode, Welcome,
-};
+pub use frame::{Accumulator, FRAME_MAX, Frame, Goodbye, Hello, Refusal, RefusalCode, Welcome};
 
 /// How requests travel. A connection uses one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

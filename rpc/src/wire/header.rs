@@ -38,11 +38,6 @@ impl Kind {
     pub fn is_control(self) -> bool {
         matches!(self, Kind::Credit | Kind::Release)
     }
-
-    /// True for messages that answer a request.
-    pub fn is_answer(self) -> bool {
-        matches!(self, Kind::Reply | Kind::Error | Kind::NotStarted)
-    }
 }
 
 /// A slot and which use of it is meant.

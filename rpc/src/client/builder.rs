@@ -1,0 +1,276 @@
+//! Connecting to a server.
+
+use super::call::{Flight, Unreleased};
+use super::stats::Recorder;
+use super::{Client, Options};
+use crate::control::Control;
+use crate::credit::{CONTROL_RESERVE, WINDOW_MAX, WINDOW_MIN};
+use crate::error::ConnectError;
+use crate::handshake::{
+    Accumulator, Frame, HandshakeError, Hello, Limits, ReplyPath, RequestPath, Welcome, confirm,
+};
+use crate::link::{PrepareError, Prepared, send_depth};
+use crate::setup;
+use crate::slot::SlotTable;
+use crate::wait::Waiting;
+use mempool::Pool;
+use slab::Slab;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+use verbs::{Context, Endpoint, Pd, WcBatch};
+
+/// Describes a connection before it is made.
+///
+/// ```no_run
+/// use rpc::Client;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), rpc::ConnectError> {
+/// let client = Client::builder()
+///     .window(128)
+///     .connect_timeout(Duration::from_secs(1))
+///     .connect("127.0.0.1:7471")?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is connected before .connect()"]
+pub struct ClientBuilder {
+    device: Option<Context>,
+    pool: Option<(Pd, Pool)>,
+    limits: Limits,
+    timeout: Duration,
+    waiting: Waiting,
+    read_slice: u32,
+    zombies_max: Option<u32>,
+}
+
+impl ClientBuilder {
+    pub(super) fn new() -> ClientBuilder {
+        ClientBuilder {
+            device: None,
+            pool: None,
+            limits: setup::LIMITS,
+            timeout: Duration::from_secs(5),
+            waiting: Waiting::default(),
+            read_slice: setup::READ_SLICE,
+            zombies_max: None,
+        }
+    }
+
+    /// Uses this device instead of [`Device::open_default`](verbs::Device::open_default).
+    pub fn device(mut self, device: &Context) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Uses this pool, whose memory belongs to the protection domain `pd`, instead of one of its
+    /// own. Many clients can share a pool.
+    pub fn pool(mut self, pd: &Pd, pool: &Pool) -> Self {
+        self.pool = Some((pd.clone(), pool.clone()));
+        self
+    }
+
+    /// Receive entries of the connection, 16 to 4096 (default 64). Up to 8 fewer requests can be
+    /// on their way at once.
+    pub fn window(mut self, entries: u32) -> Self {
+        self.limits.window = entries.clamp(WINDOW_MIN, WINDOW_MAX);
+        self
+    }
+
+    /// Largest payload in bytes that travels in one message, 512 B to 64 KiB (default 4 KiB); the
+    /// server's limit counts if it is smaller.
+    pub fn inline_limit(mut self, bytes: u32) -> Self {
+        self.limits.inline_limit = bytes;
+        self
+    }
+
+    /// Largest payload and reply in bytes, up to 1 GiB (the default).
+    pub fn max_message(mut self, bytes: u64) -> Self {
+        self.limits.max_message = bytes;
+        self
+    }
+
+    /// How long connecting may take (default 5 s).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How to wait for replies.
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Most bytes that one READ of a large reply fetches (default 256 KiB, at least 4 KiB).
+    pub fn read_slice(mut self, bytes: u32) -> Self {
+        self.read_slice = bytes.clamp(setup::READ_SLICE_MIN, setup::READ_SLICE_MAX);
+        self
+    }
+
+    /// Calls that may be given up on without an answer before the connection is closed (default:
+    /// half of the slots).
+    pub fn max_unanswered(mut self, calls: u32) -> Self {
+        self.zombies_max = Some(calls);
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`ConnectError`] names the step that failed.
+    pub fn connect(self, addr: impl ToSocketAddrs) -> Result<Client, ConnectError> {
+        let deadline = Instant::now() + self.timeout.min(Duration::from_secs(86_400));
+        let (mut stream, peer) = tcp(addr, deadline)?;
+        stream.set_nodelay(true).map_err(ConnectError::Control)?;
+
+        let (pd, pool) = setup::memory(self.device, self.pool)?;
+        let limits = self.limits.clamped();
+        let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
+        let context = pd.context();
+        let channel = context.channel().map_err(|source| ConnectError::Create {
+            what: "completion channel",
+            source,
+        })?;
+        let depth = send_depth(slots) + limits.window;
+        let cq = context
+            .cq(depth)
+            .channel(&channel)
+            .build()
+            .map_err(|source| ConnectError::Create {
+                what: "completion queue",
+                source,
+            })?;
+        let prepared = Prepared::new(&pd, &cq, &pool, limits.window, limits.inline_limit, slots)?;
+
+        let hello = Hello {
+            request_paths: RequestPath::Send.bit(),
+            reply_paths: ReplyPath::Send.bit(),
+            window: limits.window,
+            inline_limit: limits.inline_limit,
+            slots,
+            max_message: limits.max_message,
+            features: 0,
+            endpoint: prepared.endpoint().to_bytes().to_vec(),
+        };
+        let welcome = exchange(&mut stream, &hello, deadline, self.timeout)?;
+        let terms = confirm(&welcome, &hello)?;
+        let server = Endpoint::from_bytes(&welcome.endpoint)?;
+        // The server makes no requests.
+        let link = prepared.connect(&server, terms, 0)?;
+        stream
+            .set_nonblocking(true)
+            .map_err(ConnectError::Control)?;
+
+        let waiting = self.waiting;
+        let zombies_max = self.zombies_max.unwrap_or(terms.slots / 2);
+        Ok(Client {
+            link: Some(link),
+            lost: None,
+            control: Control::new(stream),
+            peer,
+            slots: SlotTable::new(terms.slots),
+            flights: std::iter::repeat_with(Flight::default)
+                .take(terms.slots as usize)
+                .collect(),
+            calls: Slab::with_capacity(terms.slots as usize),
+            transfers: Vec::new(),
+            freed: Vec::with_capacity(terms.slots as usize),
+            unreleased: Unreleased::new(terms.slots),
+            dropped: Default::default(),
+            pool,
+            pd,
+            batch: WcBatch::with_capacity(32),
+            cq,
+            channel,
+            options: Options {
+                waiting,
+                read_slice: self.read_slice,
+                zombies_max,
+            },
+            recorder: Recorder::new(terms.inline_limit),
+            control_checked: Instant::now(),
+        })
+    }
+}
+
+impl From<PrepareError> for ConnectError {
+    fn from(error: PrepareError) -> ConnectError {
+        match error {
+            PrepareError::Create(source) => ConnectError::Create {
+                what: "queue pair",
+                source,
+            },
+            PrepareError::Receives(error) => ConnectError::Receives(error),
+            PrepareError::Post(error) => ConnectError::Post(error),
+        }
+    }
+}
+
+/// A TCP connection to the first address that takes one.
+fn tcp(
+    addr: impl ToSocketAddrs,
+    deadline: Instant,
+) -> Result<(TcpStream, SocketAddr), ConnectError> {
+    let mut failed = None;
+    for addr in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&addr, left) {
+            Ok(stream) => return Ok((stream, addr)),
+            Err(source) => failed = Some(ConnectError::Tcp { addr, source }),
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        ConnectError::Resolve(io::Error::new(
+            io::ErrorKind::NotFound,
+            "the name has no address",
+        ))
+    }))
+}
+
+/// Says hello and waits for the welcome.
+fn exchange(
+    stream: &mut TcpStream,
+    hello: &Hello,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<Welcome, ConnectError> {
+    stream
+        .write_all(&Frame::Hello(hello.clone()).encode())
+        .map_err(ConnectError::Control)?;
+    let mut frame = Accumulator::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ConnectError::Timeout(timeout));
+        }
+        stream
+            .set_read_timeout(Some(left))
+            .map_err(ConnectError::Control)?;
+        let n = match stream.read(frame.space()) {
+            Ok(0) => return Err(ConnectError::Closed),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(ConnectError::Control(e)),
+        };
+        match frame.filled(n)? {
+            None => {}
+            Some(Frame::Welcome(welcome)) => return Ok(welcome),
+            Some(Frame::Refuse(refusal)) => {
+                return Err(ConnectError::Refused {
+                    code: refusal.code,
+                    text: refusal.text,
+                });
+            }
+            Some(_) => {
+                return Err(
+                    HandshakeError::Malformed("a welcome or a refusal was expected").into(),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Giving up: on a call, or on the connection.
+//!
+//! A call that is given up on leaves its slot behind as a zombie: what was posted for it may still
+//! be touched, so its memory stays until the server has answered or the queue pair is gone. When
+//! the connection ends, the queue pair is destroyed first; then everything that belongs to slots
+//! is freed, and every call gets its error.
+
+use super::call::Flight;
+use super::{Client, Reply};
+use crate::error::{CallError, Lost};
+use crate::handshake::Goodbye;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Client {
+    /// The outcome of a call, if there is one; the call is then over.
+    pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Reply, CallError>> {
+        let outcome = self.calls.get_mut(key)?.outcome.take()?;
+        self.calls.remove(key);
+        Some(outcome)
+    }
+
+    pub(super) fn has_outcome(&self, key: usize) -> bool {
+        self.calls
+            .get(key)
+            .is_none_or(|call| call.outcome.is_some())
+    }
+
+    /// Nobody waits any longer for a call without an outcome.
+    pub(super) fn expire(&mut self, key: usize) {
+        let Some(call) = self.calls.try_remove(key) else {
+            return;
+        };
+        self.recorder.expired += 1;
+        self.detach(call.slot.index as usize);
+        // It is in use: the call had no outcome.
+        let _ = self.slots.abandon(call.slot);
+        self.check_zombies();
+    }
+
+    /// Takes note of pending calls that were dropped.
+    pub(super) fn forget_dropped(&mut self) {
+        if self.dropped.borrow().is_empty() {
+            return;
+        }
+        let keys = std::mem::take(&mut *self.dropped.borrow_mut());
+        for key in keys {
+            if let Some(call) = self.calls.try_remove(key)
+                && call.outcome.is_none()
+            {
+                self.detach(call.slot.index as usize);
+            }
+        }
+        self.settle();
+    }
+
+    /// The slot goes on without a caller: no more than necessary is fetched.
+    fn detach(&mut self, index: usize) {
+        let flight = &mut self.flights[index];
+        flight.call = None;
+        if let Some(transfer) = &mut flight.transfer {
+            transfer.cancel();
+            self.transfers.retain(|slot| slot.index as usize != index);
+            // With nothing outstanding, no completion will come that ends it.
+            if transfer.is_done()
+                && let Some(slot) = self.slots.current(index as u32)
+                && let Ok(true) = self.slots.fetched(slot)
+            {
+                self.freed.push(slot);
+            }
+        }
+        self.settle();
+    }
+
+    /// Slots whose callers dropped their pending calls count as zombies once their time is over.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let mut found = false;
+        for (index, flight) in self.flights.iter_mut().enumerate() {
+            if flight.call.is_none()
+                && flight.deadline.is_some_and(|at| at.is_past_at(now))
+                && let Some(slot) = self.slots.current(index as u32)
+            {
+                flight.deadline = None;
+                found |= self.slots.abandon(slot).is_ok();
+            }
+        }
+        if found {
+            self.check_zombies();
+        }
+    }
+
+    fn check_zombies(&mut self) {
+        let zombies = self.slots.zombies();
+        if zombies > self.options.zombies_max {
+            self.fail(Lost::Unanswered(zombies));
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn fail(&mut self, lost: Lost) {
+        let Some(link) = self.link.take() else {
+            return;
+        };
+        self.recorder.rnr = link.rnr();
+        if !matches!(lost, Lost::Gone(_) | Lost::Goodbye(_)) {
+            self.control.goodbye(lost.goodbye());
+        }
+        let lost = Arc::new(lost);
+        self.lost = Some(Arc::clone(&lost));
+        self.close(link);
+        for (_, call) in &mut self.calls {
+            if call.outcome.is_none() {
+                self.recorder.failed += 1;
+                let cause = Arc::clone(&lost);
+                call.outcome = Some(Err(CallError::MaybeExecuted { cause }));
+            }
+        }
+    }
+
+    /// The queue pair first, then the memory.
+    fn close(&mut self, link: crate::link::Link) {
+        link.destroy();
+        while self.batch.pop().is_some() {}
+        self.transfers.clear();
+        self.freed.clear();
+        self.flights.fill_with(Flight::default);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.control.goodbye(Goodbye::Closing);
+            self.close(link);
+        }
+    }
+}

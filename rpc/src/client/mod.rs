@@ -1,0 +1,228 @@
+//! The client: one connection, on the thread that made it.
+//!
+//! Life of a call: [`submit`](Client::submit) takes a slot and posts the request; completions and
+//! replies are taken in by whichever function of the client runs next (`progress.rs`); a reply that
+//! is whole ends the slot and becomes the call's outcome, where [`Pending::wait`] finds it. The
+//! client has no thread of its own.
+
+mod builder;
+mod call;
+mod failure;
+mod pending;
+mod progress;
+mod reply;
+mod stats;
+mod submit;
+mod waiting;
+
+pub use builder::ClientBuilder;
+pub use pending::Pending;
+pub use reply::Reply;
+pub use stats::ClientStats;
+
+use crate::control::Control;
+use crate::deadline::Deadline;
+use crate::error::{CallError, Lost};
+use crate::link::Link;
+use crate::names::Method;
+use crate::payload::Payload;
+use crate::slot::SlotTable;
+use crate::wait::Waiting;
+use crate::wire::SlotId;
+use call::{Call, Flight, Unreleased};
+use mempool::{Buf, Pool};
+use slab::Slab;
+use stats::Recorder;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use verbs::{Channel, Cq, WcBatch};
+
+/// A connection to a server.
+///
+/// It lives on the thread that uses it, and is not `Send`; other threads make clients of their own.
+///
+/// ```
+/// use rpc::{Client, Deadline, Method, Server};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::bind("127.0.0.1:0")?.serve(|_core| {
+///     |request: rpc::Request<'_>, responder: rpc::Responder| {
+///         let text = request.head().to_ascii_uppercase();
+///         responder.reply(text)
+///     }
+/// })?;
+///
+/// let mut client = Client::connect(server.local_addr())?;
+/// let reply = client.call(Method(1), "hello", Deadline::after_ms(10_000))?;
+/// assert_eq!(reply.bytes(), b"HELLO");
+/// # Ok(()) }
+/// ```
+pub struct Client {
+    /// `None` once the connection has ended; `lost` then says why.
+    link: Option<Link>,
+    lost: Option<Arc<Lost>>,
+    control: Control,
+    peer: SocketAddr,
+
+    slots: SlotTable,
+    flights: Vec<Flight>,
+    calls: Slab<Call>,
+    /// Slots with READs to post.
+    transfers: Vec<SlotId>,
+    /// Slots that have become free, for `settle`.
+    freed: Vec<SlotId>,
+    unreleased: Unreleased,
+    dropped: pending::Dropped,
+
+    pool: Pool,
+    pd: verbs::Pd,
+    batch: WcBatch,
+    cq: Cq,
+    channel: Channel,
+
+    options: Options,
+    recorder: Recorder,
+    control_checked: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Options {
+    waiting: Waiting,
+    read_slice: u32,
+    zombies_max: u32,
+}
+
+impl Client {
+    /// Begins to describe a connection.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
+
+    /// Connects with the defaults of [`builder`](Self::builder).
+    ///
+    /// # Errors
+    /// [`ConnectError`](crate::ConnectError) names the step.
+    pub fn connect(addr: impl std::net::ToSocketAddrs) -> Result<Client, crate::ConnectError> {
+        ClientBuilder::new().connect(addr)
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// # Errors
+    /// [`CallError`]: what happened, and whether the request may have been executed.
+    pub fn call(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        deadline: Deadline,
+    ) -> Result<Reply, CallError> {
+        let key = self.start(method, payload, None, deadline)?;
+        self.finish_call(key)
+    }
+
+    /// Like [`call`](Self::call), but the reply's bytes go into `destination`, large ones without
+    /// a copy.
+    ///
+    /// The first [`Reply::len`] bytes of the buffer that comes back are the reply; the others are
+    /// as they were. After `Expired` and `MaybeExecuted` the buffer is freed once nothing touches
+    /// it any more; other errors give it back.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), and [`CallError::ReplyTooLarge`].
+    pub fn call_into(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        destination: Buf,
+        deadline: Deadline,
+    ) -> Result<(Reply, Buf), CallError> {
+        let key = self.start(method, payload, Some(destination), deadline)?;
+        let mut reply = self.finish_call(key)?;
+        let buf = reply.take_destination().unwrap_or_default();
+        Ok((reply, buf))
+    }
+
+    /// Sends a request, to wait for its reply later.
+    ///
+    /// When all slots or credits are taken, it waits for one.
+    ///
+    /// # Errors
+    /// [`CallError::NotSent`].
+    pub fn submit(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        deadline: Deadline,
+    ) -> Result<Pending, CallError> {
+        let key = self.start(method, payload, None, deadline)?;
+        Ok(Pending::new(key, &self.dropped))
+    }
+
+    /// Like [`submit`](Self::submit), with a destination as for [`call_into`](Self::call_into);
+    /// [`Reply::take_destination`] gives it back.
+    ///
+    /// # Errors
+    /// [`CallError::NotSent`].
+    pub fn submit_into(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        destination: Buf,
+        deadline: Deadline,
+    ) -> Result<Pending, CallError> {
+        let key = self.start(method, payload, Some(destination), deadline)?;
+        Ok(Pending::new(key, &self.dropped))
+    }
+
+    /// Takes in what has arrived, without waiting; true if there was anything.
+    ///
+    /// A program that keeps [`Pending`] calls for long while it does something else can call this
+    /// now and then, so that large replies come in meanwhile.
+    pub fn poll(&mut self) -> bool {
+        self.progress() > 0
+    }
+
+    /// Why the connection has ended, if it has.
+    pub fn lost(&self) -> Option<&Lost> {
+        self.lost.as_deref()
+    }
+
+    /// The server's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The pool of this connection, for requests and destinations.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Most requests that can be on their way at once.
+    pub fn slots(&self) -> u32 {
+        self.slots.count()
+    }
+
+    /// Largest payload in bytes that travels in one message.
+    pub fn inline_limit(&self) -> usize {
+        self.recorder.inline_limit as usize
+    }
+
+    /// Figures since the connection was made.
+    pub fn stats(&self) -> ClientStats {
+        let rnr = self.link.as_ref().map_or(self.recorder.rnr, Link::rnr);
+        self.recorder.snapshot(rnr)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("peer", &self.peer)
+            .field("slots", &self.slots.count())
+            .field("in_use", &self.slots.in_use())
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}

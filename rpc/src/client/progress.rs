@@ -1,0 +1,335 @@
+//! Taking in completions and answers.
+
+use super::Client;
+use super::call::Answer;
+use super::reply::{Bytes, Reply};
+use crate::credit::Class;
+use crate::error::{Buffers, CallError, Lost, Violation};
+use crate::names::Code;
+use crate::outgoing::header_buf;
+use crate::posted::{Body, Posted};
+use crate::transfer::Transfer;
+use crate::wire::{Header, Kind, PieceList, SlotId, encode_release};
+use mempool::Buf;
+use std::time::Instant;
+use verbs::{Completion, Received};
+
+/// Once the server holds so much for us, it is told that we have it, without waiting for the next
+/// request.
+const RELEASE_AT: u64 = 64 << 10;
+
+impl Client {
+    /// Takes in what has arrived and posts what can be posted; how much there was to do.
+    ///
+    /// A failure ends the connection, and so every call.
+    pub(super) fn progress(&mut self) -> usize {
+        self.forget_dropped();
+        if self.link.is_none() {
+            return 0;
+        }
+        match self.try_progress() {
+            Ok(done) => done,
+            Err(lost) => {
+                self.fail(lost);
+                1
+            }
+        }
+    }
+
+    fn try_progress(&mut self) -> Result<usize, Lost> {
+        let found = self.cq.poll_into(&mut self.batch)?;
+        while let Some(completion) = self.batch.pop() {
+            self.dispatch(completion)?;
+        }
+        self.settle();
+        let posted = self.post_reads()?;
+        if let Some(link) = &self.link
+            && link.credits().must_return()
+        {
+            self.control(Kind::Credit)?;
+        }
+        Ok(found + posted)
+    }
+
+    fn dispatch(&mut self, completion: Completion) -> Result<(), Lost> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if completion.queue() == link.recv_id() {
+            return match link.received(completion)? {
+                Some(received) => self.message(received),
+                None => Ok(()),
+            };
+        }
+        let (slots, flights, freed) = (&mut self.slots, &mut self.flights, &mut self.freed);
+        link.sent(completion, |posted| {
+            match posted {
+                Posted::Message(message) => {
+                    if let Some(slot) = message.owner {
+                        flights[slot.index as usize].sent = message.body;
+                        if slots.local_done(slot)? {
+                            freed.push(slot);
+                        }
+                    }
+                }
+                Posted::Read(read) => {
+                    let slot = read.slot;
+                    // The slice goes first: it keeps the buffer busy.
+                    drop(read);
+                    if let Some(transfer) = &mut flights[slot.index as usize].transfer {
+                        transfer.completed();
+                        if transfer.is_done() && slots.fetched(slot)? {
+                            freed.push(slot);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn message(&mut self, received: Received<Buf>) -> Result<(), Lost> {
+        let bytes = received.bytes();
+        let header = Header::decode(bytes)?;
+        let class = match header.kind {
+            Kind::Reply | Kind::Error | Kind::NotStarted => Class::Answer,
+            Kind::Credit => Class::Credit,
+            Kind::Request | Kind::Release => return Err(Violation::Kind.into()),
+        };
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        link.account(class, header.credit)?;
+        let whole = match class {
+            Class::Answer => self.answer(&header, bytes)?,
+            _ => false,
+        };
+        // The entry returns before the slot does: the next request tells so (I9).
+        if let Some(link) = &mut self.link {
+            link.repost(received.into_inner(), class)?;
+        }
+        if whole && self.slots.fetched(header.slot)? {
+            self.freed.push(header.slot);
+        }
+        Ok(())
+    }
+
+    /// Takes an answer in; true if nothing of it has to be fetched any more.
+    fn answer(&mut self, header: &Header, bytes: &[u8]) -> Result<bool, Lost> {
+        self.slots.answer(header.slot)?;
+        let Some(link) = &self.link else {
+            return Ok(true);
+        };
+        let most = link.terms().max_message;
+        if header.body_len > most {
+            let len = header.body_len;
+            return Err(Violation::TooLarge { len, most }.into());
+        }
+        let pieces = PieceList::decode(header, bytes)?;
+        let inline = &bytes[header.inline_start()..];
+        let flight = &mut self.flights[header.slot.index as usize];
+        if header.pieces > 0 {
+            if header.kind != Kind::Reply {
+                return Err(Violation::Kind.into());
+            }
+            self.unreleased.add(header.slot.index, header.body_len);
+        }
+        if flight.call.is_none() {
+            flight.answer = Some(Answer::Unwanted);
+            return Ok(true);
+        }
+        if header.kind != Kind::Reply {
+            flight.answer = Some(Answer::Refused {
+                started: header.kind == Kind::Error,
+                code: Code(header.code),
+                message: String::from_utf8_lossy(inline).into_owned(),
+            });
+            return Ok(true);
+        }
+
+        let len = header.body_len as usize;
+        if let Some(room) = flight.destination.as_ref().map(|buf| buf.len())
+            && room < len
+        {
+            flight.answer = Some(Answer::TooLarge {
+                len: len as u64,
+                room: room as u64,
+            });
+            return Ok(true);
+        }
+        if header.pieces == 0 {
+            flight.answer = Some(Answer::Reply(match &mut flight.destination {
+                Some(buf) => {
+                    buf[..len].copy_from_slice(inline);
+                    Bytes::Destination(len)
+                }
+                None => Bytes::copy(inline, &self.pool),
+            }));
+            return Ok(true);
+        }
+        let into = flight.destination.is_some();
+        let buf = match flight.destination.take() {
+            Some(buf) => buf,
+            None => match self.pool.alloc(len) {
+                Ok(buf) => buf,
+                Err(error) => {
+                    let len = len as u64;
+                    flight.answer = Some(Answer::NoMemory { len, error });
+                    return Ok(true);
+                }
+            },
+        };
+        // The pieces add up to the body, which fits: checked above.
+        let Some(transfer) = Transfer::new(buf, pieces, inline) else {
+            return Err(Violation::TooLarge {
+                len: header.body_len,
+                most,
+            }
+            .into());
+        };
+        let whole = transfer.is_done();
+        flight.transfer = Some(transfer);
+        flight.answer = Some(Answer::Coming { len, into });
+        if !whole {
+            self.transfers.push(header.slot);
+        }
+        Ok(whole)
+    }
+
+    /// Posts one READ for each transfer, so that other things get their turn in between.
+    fn post_reads(&mut self) -> Result<usize, Lost> {
+        let Some(link) = &mut self.link else {
+            return Ok(0);
+        };
+        let mut posted = 0;
+        let mut at = 0;
+        while at < self.transfers.len() && link.may_read() {
+            let slot = self.transfers[at];
+            let next = self.flights[slot.index as usize]
+                .transfer
+                .as_mut()
+                .and_then(|transfer| transfer.next(self.options.read_slice));
+            let Some((slice, source)) = next else {
+                self.transfers.swap_remove(at);
+                continue;
+            };
+            link.read(slice, source, slot)?;
+            self.recorder.reads += 1;
+            posted += 1;
+            at += 1;
+        }
+        Ok(posted)
+    }
+
+    /// Ends the calls whose slots have become free.
+    pub(super) fn settle(&mut self) {
+        if self.freed.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(slot) = self.freed.pop() {
+            self.end(slot, now);
+        }
+    }
+
+    fn end(&mut self, slot: SlotId, now: Instant) {
+        let flight = std::mem::take(&mut self.flights[slot.index as usize]);
+        let Some(key) = flight.call else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(key) else {
+            return;
+        };
+        let held = !flight.held.is_nothing() || !matches!(flight.sent, Body::Empty);
+        let segments = held.then(|| flight.held.restore(flight.sent));
+        let mut destination = flight.destination;
+        let inline_limit = self.recorder.inline_limit;
+        let answer = flight.answer.unwrap_or(Answer::Unwanted);
+        let bytes = match answer {
+            Answer::Reply(bytes) => Ok(bytes),
+            Answer::Coming { len, into } => {
+                let buf = flight.transfer.and_then(Transfer::into_buf);
+                debug_assert!(buf.is_some(), "a READ is still out");
+                if into {
+                    destination = buf;
+                    Ok(Bytes::Destination(len))
+                } else {
+                    Ok(buf.map_or(Bytes::Empty, Bytes::Buf))
+                }
+            }
+            other => Err(other),
+        };
+        let buffers = Buffers::new(segments, destination);
+        let outcome = match bytes {
+            Ok(bytes) => Ok(Reply::new(bytes, inline_limit, buffers)),
+            Err(Answer::TooLarge { len, room }) => {
+                Err(CallError::ReplyTooLarge { len, room, buffers })
+            }
+            Err(Answer::NoMemory { len, error }) => Err(CallError::NoMemory {
+                len,
+                source: Box::new(error),
+                buffers,
+            }),
+            Err(Answer::Refused {
+                started,
+                code,
+                message,
+            }) => Err(match code {
+                Code::EXPIRED if !started => CallError::Expired,
+                Code::OVERLOADED if !started => CallError::Overloaded { message, buffers },
+                _ => CallError::Remote {
+                    code,
+                    message,
+                    buffers,
+                },
+            }),
+            Err(_) => Err(CallError::Expired),
+        };
+        match &outcome {
+            Ok(reply) => {
+                self.recorder.bytes_received += reply.len() as u64;
+                self.recorder.latency.record(now - call.started);
+            }
+            Err(_) => self.recorder.failed += 1,
+        }
+        call.outcome = Some(outcome);
+    }
+
+    /// Tells the server which replies it need not keep, if it holds much, or if `idle`.
+    pub(super) fn release(&mut self, idle: bool) {
+        if !self.unreleased.is_empty()
+            && (idle || self.unreleased.bytes() >= RELEASE_AT)
+            && let Err(lost) = self.control(Kind::Release)
+        {
+            self.fail(lost);
+        }
+    }
+
+    /// Sends a control message, if one may be sent now; if not, there will be another time.
+    fn control(&mut self, kind: Kind) -> Result<(), Lost> {
+        let class = match kind {
+            Kind::Credit => Class::Credit,
+            _ => Class::Control,
+        };
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if !link.may_post(class) {
+            return Ok(());
+        }
+        let mut header = Header::new(kind);
+        let extra = match kind {
+            Kind::Release => self.unreleased.bitmap_len(),
+            _ => 0,
+        };
+        let mut buf = header_buf(&self.pool, extra).map_err(Lost::Memory)?;
+        if kind == Kind::Release {
+            let start = buf.len() - extra;
+            let len = encode_release(self.unreleased.take(), &mut buf[start..]);
+            buf.truncate(start + len);
+            header.inline_len = len as u32;
+            header.body_len = len as u64;
+        }
+        link.post(class, header, buf, Body::Empty, None)
+    }
+}

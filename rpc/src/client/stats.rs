@@ -1,0 +1,113 @@
+//! What a client counts.
+
+use crate::histogram::Histogram;
+use crate::outgoing::Copies;
+use std::fmt;
+use std::time::Duration;
+
+/// The counters behind [`ClientStats`].
+pub(super) struct Recorder {
+    pub inline_limit: u32,
+    pub calls: u64,
+    pub failed: u64,
+    pub expired: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub stalls: u64,
+    pub copies: Copies,
+    pub reads: u64,
+    pub rnr: u64,
+    pub latency: Histogram,
+}
+
+impl Recorder {
+    pub fn new(inline_limit: u32) -> Recorder {
+        Recorder {
+            inline_limit,
+            calls: 0,
+            failed: 0,
+            expired: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            stalls: 0,
+            copies: Copies::default(),
+            reads: 0,
+            rnr: 0,
+            latency: Histogram::new(),
+        }
+    }
+
+    pub fn snapshot(&self, rnr: u64) -> ClientStats {
+        let quantile = |share| self.latency.quantile(share).unwrap_or_default();
+        ClientStats {
+            calls: self.calls,
+            failed: self.failed,
+            expired: self.expired,
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            credit_stalls: self.stalls,
+            copies: self.copies.copies,
+            bytes_copied: self.copies.bytes,
+            reads: self.reads,
+            rnr,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            max: self.latency.max(),
+        }
+    }
+}
+
+/// Figures of a connection, from the client's side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Requests sent.
+    pub calls: u64,
+    /// Calls that ended with an answer other than a reply, or with the connection.
+    pub failed: u64,
+    /// Calls given up on at their deadline.
+    pub expired: u64,
+    /// Bytes of payloads sent.
+    pub bytes_sent: u64,
+    /// Bytes of replies received.
+    pub bytes_received: u64,
+    /// Times that a request had to wait for a slot or a credit.
+    pub credit_stalls: u64,
+    /// Payloads or segments that had to be copied.
+    pub copies: u64,
+    /// Bytes in them.
+    pub bytes_copied: u64,
+    /// READs of large replies.
+    pub reads: u64,
+    /// Times that the server was not ready to receive: always 0.
+    pub rnr: u64,
+    /// Half of all calls took no longer than this.
+    pub p50: Duration,
+    /// 99 of 100 calls took no longer than this.
+    pub p99: Duration,
+    /// The longest call.
+    pub max: Duration,
+}
+
+impl fmt::Display for ClientStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} calls ({} failed, {} expired), {} B out, {} B in, p50 {:.1?}, p99 {:.1?}, max {:.1?}, \
+             {} READs, {} copies of {} B, {} credit stalls, RNR {}",
+            self.calls,
+            self.failed,
+            self.expired,
+            self.bytes_sent,
+            self.bytes_received,
+            self.p50,
+            self.p99,
+            self.max,
+            self.reads,
+            self.copies,
+            self.bytes_copied,
+            self.credit_stalls,
+            self.rnr,
+        )
+    }
+}

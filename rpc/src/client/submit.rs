@@ -1,0 +1,153 @@
+//! Sending a request.
+
+use super::Client;
+use super::call::{Call, Flight};
+use crate::credit::Class;
+use crate::deadline::Deadline;
+use crate::error::{Buffers, CallError, Lost, NotSentReason};
+use crate::names::Method;
+use crate::outgoing::{NotReady, Outgoing, Workshop};
+use crate::payload::Payload;
+use crate::wire::{Header, Kind};
+use mempool::{Buf, SgList};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why a request was not sent, with its segments.
+type Unsent = Box<(NotSentReason, Option<SgList>)>;
+
+fn unsent(reason: NotSentReason, payload: Outgoing) -> Unsent {
+    Box::new((reason, payload.into_list()))
+}
+
+impl Client {
+    /// Sends a request; the key of its call.
+    pub(super) fn start(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        destination: Option<Buf>,
+        deadline: Deadline,
+    ) -> Result<usize, CallError> {
+        let mut destination = destination;
+        self.try_start(method, payload, &mut destination, deadline)
+            .map_err(|unsent| {
+                let (reason, segments) = *unsent;
+                CallError::not_sent(reason, Buffers::new(segments, destination))
+            })
+    }
+
+    fn try_start(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        destination: &mut Option<Buf>,
+        deadline: Deadline,
+    ) -> Result<usize, Unsent> {
+        let inline_limit = self.recorder.inline_limit;
+        let copies = &mut self.recorder.copies;
+        let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)
+            .map_err(|error| Box::new((error.into(), None)))?;
+        let len = outgoing.len();
+        if let Some(most) = self.link.as_ref().map(|link| link.terms().max_message)
+            && len > most
+        {
+            return Err(unsent(NotSentReason::TooLarge { len, most }, outgoing));
+        }
+        if let Err(reason) = self.admit(deadline) {
+            return Err(unsent(reason, outgoing));
+        }
+        let now = Instant::now();
+        if deadline.is_past_at(now) {
+            return Err(unsent(NotSentReason::Deadline, outgoing));
+        }
+        let Some(link) = &mut self.link else {
+            return Err(unsent(self.closed(), outgoing));
+        };
+
+        let mut workshop = Workshop {
+            pool: &self.pool,
+            pd: &self.pd,
+            inline_limit,
+            max_sge: link.max_sge(),
+            copies: &mut self.recorder.copies,
+        };
+        let ready = workshop.prepare(outgoing).map_err(|failed| match failed {
+            NotReady::Memory(error, payload) => unsent(error.into(), payload),
+            NotReady::Register(error, payload) => unsent(NotSentReason::Register(error), payload),
+        })?;
+        let Some(slot) = self.slots.acquire() else {
+            // `admit` made sure that there is one.
+            let list = ready.held.restore(ready.body);
+            return Err(Box::new((NotSentReason::Deadline, Some(list))));
+        };
+        self.unreleased.reused(slot.index);
+
+        let mut header = Header::new(Kind::Request);
+        header.method = method.0;
+        header.slot = slot;
+        header.remaining_us = deadline.to_wire(now);
+        ready.describe(&mut header);
+        // What was copied is the header's own: nobody waits for it to come back.
+        let owner = (!ready.body.is_empty()).then_some(slot);
+        if let Err(lost) = link.post(Class::Request, header, ready.header, ready.body, owner) {
+            let _ = self.slots.cancel(slot);
+            self.fail(lost);
+            return Err(Box::new((self.closed(), None)));
+        }
+        if owner.is_none() {
+            // Cannot free the slot: it has not been answered.
+            let _ = self.slots.local_done(slot);
+        }
+        let key = self.calls.insert(Call {
+            started: now,
+            deadline,
+            slot,
+            outcome: None,
+        });
+        self.flights[slot.index as usize] = Flight {
+            call: Some(key),
+            deadline: Some(deadline),
+            held: ready.held,
+            destination: destination.take(),
+            ..Flight::default()
+        };
+        self.recorder.calls += 1;
+        self.recorder.bytes_sent += len;
+        Ok(key)
+    }
+
+    /// Waits until there is a slot and a credit for one more request.
+    fn admit(&mut self, deadline: Deadline) -> Result<(), NotSentReason> {
+        if self.may_send() {
+            return Ok(());
+        }
+        if self.link.is_none() {
+            return Err(self.closed());
+        }
+        self.recorder.stalls += 1;
+        self.wait_until(deadline, |client| {
+            client.link.is_none() || client.may_send()
+        });
+        if self.link.is_none() {
+            Err(self.closed())
+        } else if self.may_send() {
+            Ok(())
+        } else {
+            Err(NotSentReason::Deadline)
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        self.slots.has_free()
+            && self
+                .link
+                .as_ref()
+                .is_some_and(|link| link.may_post(Class::Request))
+    }
+
+    fn closed(&self) -> NotSentReason {
+        let lost = self.lost.clone();
+        NotSentReason::Closed(lost.unwrap_or_else(|| Arc::new(Lost::ClosedHere)))
+    }
+}

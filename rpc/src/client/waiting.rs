@@ -1,0 +1,116 @@
+//! Waiting for something to happen to the connection.
+
+use super::{Client, Reply};
+use crate::deadline::Deadline;
+use crate::error::{CallError, Lost};
+use crate::wait::{Next, Waiter, sleep};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How often the control connection is looked at while there is no time to sleep on it.
+const CONTROL_EVERY: Duration = Duration::from_micros(500);
+
+/// Rounds with something to do, after which clock and control connection are looked at.
+const BUSY_ROUNDS: u32 = 32;
+
+impl Client {
+    /// Waits for a call's outcome until its deadline.
+    pub(super) fn finish_call(&mut self, key: usize) -> Result<Reply, CallError> {
+        if let Some(outcome) = self.take_outcome(key) {
+            return outcome;
+        }
+        let deadline = self
+            .calls
+            .get(key)
+            .map_or(Deadline::never(), |call| call.deadline);
+        self.wait_until(deadline, |client| client.has_outcome(key));
+        self.release(false);
+        match self.take_outcome(key) {
+            Some(outcome) => outcome,
+            None => {
+                self.expire(key);
+                Err(CallError::Expired)
+            }
+        }
+    }
+
+    /// Makes progress until the condition holds or the deadline has passed.
+    ///
+    /// The condition must hold once the connection has ended.
+    pub(super) fn wait_until(&mut self, deadline: Deadline, done: impl Fn(&Client) -> bool) {
+        let mut waiter = Waiter::new(self.options.waiting);
+        let mut busy = 0;
+        loop {
+            if self.progress() > 0 {
+                if done(self) {
+                    return;
+                }
+                waiter.reset();
+                busy += 1;
+                if busy % BUSY_ROUNDS == 0 && self.look(deadline, Instant::now()) {
+                    return;
+                }
+                continue;
+            }
+            if done(self) {
+                return;
+            }
+            match waiter.idle() {
+                Next::Poll => {}
+                Next::Look(now) => {
+                    if self.look(deadline, now) {
+                        return;
+                    }
+                }
+                Next::Sleep(now) => {
+                    if self.look(deadline, now) {
+                        return;
+                    }
+                    if let Err(lost) = self.sleep(deadline, now) {
+                        self.fail(lost);
+                    }
+                    busy = 0;
+                }
+            }
+        }
+    }
+
+    /// Looks at the clock and the control connection; true if the deadline has passed.
+    fn look(&mut self, deadline: Deadline, now: Instant) -> bool {
+        if now.duration_since(self.control_checked) >= CONTROL_EVERY {
+            self.control_checked = now;
+            self.check_control();
+            self.sweep(now);
+        }
+        deadline.is_past_at(now)
+    }
+
+    /// If the control connection has ended, so has this one; what has arrived still counts.
+    fn check_control(&mut self) {
+        if self.link.is_some()
+            && let Err(lost) = self.control.check()
+        {
+            while self.progress() > 0 {}
+            self.fail(lost);
+        }
+    }
+
+    fn sleep(&mut self, deadline: Deadline, now: Instant) -> Result<(), Lost> {
+        self.release(true);
+        self.cq.arm(false)?;
+        // What came before the queue was armed wakes nobody.
+        if self.progress() > 0 || self.link.is_none() {
+            return Ok(());
+        }
+        let timeout = deadline.remaining_at(now);
+        let fds = [self.channel.as_fd(), self.control.as_fd()];
+        let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
+        if ready & 1 != 0 {
+            self.channel.wait(Some(Duration::ZERO))?;
+        }
+        if ready & 2 != 0 {
+            self.check_control();
+        }
+        Ok(())
+    }
+}

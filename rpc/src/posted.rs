@@ -1,0 +1,185 @@
+//! What the send queue of a connection holds while the device works on it.
+//!
+//! Two kinds of work share one queue: messages, gathered from a header and the caller's segments,
+//! and READs into a part of a private buffer. [`Posted`] owns the memory of either until its
+//! completion, or until the queue pair is destroyed.
+//!
+//! Why this is safe: a message's memory is pool buffers and segments, each of which keeps
+//! [`Gather`]'s contract by itself and is only moved, never touched, while it is in here. A READ's
+//! destination is a [`Target`], which takes the buffer by value and gives nobody a reference to it
+//! until the last [`ReadSlice`] is gone; slices of one target do not overlap, because only
+//! [`Transfer`](crate::transfer::Transfer) cuts them, one after the other.
+
+use crate::wire::SlotId;
+use mempool::{Buf, Segment, SgList};
+use std::sync::Arc;
+use verbs::{Gather, LKey, Scatter, Sge, SgeList, StoredAs};
+
+/// Segments of a message behind its header.
+#[derive(Debug, Default)]
+pub(crate) enum Body {
+    #[default]
+    Empty,
+    One(Segment),
+    Many(Box<SgList>),
+}
+
+impl Body {
+    pub fn from_list(list: SgList) -> Body {
+        if list.segment_count() > 1 {
+            return Body::Many(Box::new(list));
+        }
+        list.into_segments().next().map_or(Body::Empty, Body::One)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Body::Empty)
+    }
+
+    /// Bytes in all segments.
+    pub fn len(&self) -> usize {
+        match self {
+            Body::Empty => 0,
+            Body::One(segment) => segment.as_slice().len(),
+            Body::Many(list) => list.len(),
+        }
+    }
+
+    /// Segments that have bytes: as many entries of a gather list.
+    pub fn gathered(&self) -> usize {
+        let has_bytes = |segment: &&Segment| !segment.as_slice().is_empty();
+        match self {
+            Body::Empty => 0,
+            Body::One(segment) => usize::from(has_bytes(&segment)),
+            Body::Many(list) => list.segments().filter(has_bytes).count(),
+        }
+    }
+
+    pub fn into_list(self) -> SgList {
+        match self {
+            Body::Empty => SgList::new(),
+            Body::One(segment) => segment.into(),
+            Body::Many(list) => *list,
+        }
+    }
+}
+
+/// A message on its way.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// Header, pieces and copied bytes.
+    pub header: Buf,
+    /// What goes behind them.
+    pub body: Body,
+    /// The slot that gets the body back, if anybody wants it.
+    pub owner: Option<SlotId>,
+}
+
+/// A buffer that READs fill in parts.
+#[derive(Debug)]
+pub(crate) struct Target {
+    buf: Buf,
+    addr: u64,
+    lkey: LKey,
+}
+
+impl Target {
+    pub fn new(mut buf: Buf) -> Arc<Target> {
+        let addr = buf.as_mut_ptr() as u64;
+        let lkey = buf.lkey();
+        Arc::new(Target { buf, addr, lkey })
+    }
+
+    /// A part of the buffer for one READ.
+    ///
+    /// # Safety
+    /// `offset + len` is within the buffer, and no other slice that still exists overlaps it.
+    pub unsafe fn slice(self: &Arc<Target>, offset: usize, len: u32) -> ReadSlice {
+        ReadSlice {
+            addr: self.addr + offset as u64,
+            len,
+            lkey: self.lkey,
+            _target: Arc::clone(self),
+        }
+    }
+
+    /// The buffer, once no slice exists any more.
+    pub fn into_buf(self: Arc<Target>) -> Option<Buf> {
+        Arc::into_inner(self).map(|target| target.buf)
+    }
+}
+
+/// The destination of one READ. Keeps its target alive.
+#[derive(Debug)]
+pub(crate) struct ReadSlice {
+    addr: u64,
+    len: u32,
+    lkey: LKey,
+    /// Which transfer it belongs to is noted beside it in the queue.
+    _target: Arc<Target>,
+}
+
+// SAFETY: the target owns the buffer for as long as this value exists, moved or forgotten, and
+// hands out no reference to its bytes while it does; slices do not overlap (`Target::slice`). Any
+// bytes are valid `u8`s.
+unsafe impl Scatter for ReadSlice {
+    fn scatter(&mut self, out: &mut SgeList) {
+        out.push(Sge {
+            addr: self.addr,
+            len: self.len,
+            lkey: self.lkey,
+        });
+    }
+}
+
+/// One READ: destination, and the slot whose transfer it is part of.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub slice: ReadSlice,
+    pub slot: SlotId,
+}
+
+// SAFETY: `ReadSlice` keeps the contract; the slot is a plain number.
+unsafe impl Scatter for Read {
+    fn scatter(&mut self, out: &mut SgeList) {
+        self.slice.scatter(out);
+    }
+}
+
+/// An entry of the send queue.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    Message(Message),
+    Read(Read),
+}
+
+// SAFETY: header and segments each keep `Gather`'s contract: owned, not moved in memory, and not
+// reachable by anybody else for writing while they are in here. Empty segments are left out: a
+// length of 0 in a segment means 2 GiB to some devices. A READ has nothing to gather.
+unsafe impl Gather for Posted {
+    #[inline]
+    fn gather(&self, out: &mut SgeList) {
+        let Posted::Message(message) = self else {
+            return;
+        };
+        message.header.gather(out);
+        match &message.body {
+            Body::Empty => {}
+            Body::One(segment) => gather_segment(segment, out),
+            Body::Many(list) => list.segments().for_each(|s| gather_segment(s, out)),
+        }
+    }
+}
+
+fn gather_segment(segment: &Segment, out: &mut SgeList) {
+    if !segment.as_slice().is_empty() {
+        segment.gather(out);
+    }
+}
+
+// SAFETY: the stored value is the slice itself.
+unsafe impl StoredAs<Posted> for Read {
+    fn store(self) -> Posted {
+        Posted::Read(self)
+    }
+}

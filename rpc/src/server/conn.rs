@@ -1,0 +1,350 @@
+//! One connection on its core: requests in, bodies pulled, handlers run.
+//!
+//! Normal operation. A request that is whole is handled right out of its receive entry, which is
+//! posted again afterwards. One whose body stayed with the client is pulled: its entry is posted
+//! again at once, the pieces are READ into one private buffer, a slice at a time, and the handler
+//! runs when the last has arrived. Answers are posted by `respond.rs`. What an answer leaves for the
+//! client to READ stays with the slot until the client uses the slot again, or releases it.
+//!
+//! Failure. Any error ends the connection: [`Conn::destroy`] takes the queue pair down before it
+//! frees what slots hold. Answers to requests of a connection that is gone are dropped.
+
+use super::core::Host;
+use super::request::{Bytes, Request};
+use super::responder::{ConnId, Responder, Response, What};
+use crate::control::Control;
+use crate::credit::Class;
+use crate::deadline::Deadline;
+use crate::error::{Lost, Violation};
+use crate::link::Link;
+use crate::names::{Code, Method};
+use crate::outgoing::Held;
+use crate::posted::Posted;
+use crate::slot::SlotError;
+use crate::transfer::Transfer;
+use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
+use mempool::Buf;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+use verbs::{Completion, Received};
+
+pub(super) struct Conn {
+    pub(super) id: ConnId,
+    pub(super) link: Link,
+    pub(super) control: Control,
+    pub(super) slots: Vec<Slot>,
+    /// Answers for which there was no room in the send queue, or no memory.
+    pub(super) unsent: VecDeque<Response>,
+    /// Whether the core has it on its list of connections with something to do.
+    pub(super) listed: bool,
+    peer: SocketAddr,
+    /// Slots with READs to post.
+    transfers: Vec<SlotId>,
+    /// Slots whose bodies have arrived, for `handle_pulled`.
+    pulled: Vec<SlotId>,
+}
+
+/// A slot, on the side that answers.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub generation: u32,
+    pub state: State,
+    /// What the last answer left for the client to READ.
+    pub held: Held,
+}
+
+#[derive(Default)]
+pub(super) enum State {
+    /// Answered, or never used.
+    #[default]
+    Idle,
+    /// The body is being READ.
+    Pulling(Box<Pull>),
+    /// The handler has it, or has had it.
+    Running,
+}
+
+pub(super) struct Pull {
+    transfer: Transfer,
+    method: Method,
+    deadline: Deadline,
+}
+
+impl Conn {
+    pub fn new(id: ConnId, link: Link, control: Control, peer: SocketAddr) -> Conn {
+        let slots = link.terms().slots as usize;
+        Conn {
+            id,
+            link,
+            control,
+            slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
+            unsent: VecDeque::new(),
+            listed: false,
+            peer,
+            transfers: Vec::new(),
+            pulled: Vec::new(),
+        }
+    }
+
+    /// Whether it has something to do that no completion will remind of.
+    pub fn is_active(&self) -> bool {
+        !self.transfers.is_empty() || !self.unsent.is_empty() || self.link.credits().must_return()
+    }
+
+    /// Takes a message in.
+    pub fn received<H>(&mut self, host: &mut Host<H>, completion: Completion) -> Result<(), Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
+        let Some(received) = self.link.received(completion)? else {
+            return Ok(());
+        };
+        let header = Header::decode(received.bytes())?;
+        let class = match header.kind {
+            Kind::Request => Class::Request,
+            Kind::Credit => Class::Credit,
+            Kind::Release => Class::Control,
+            Kind::Reply | Kind::Error | Kind::NotStarted => return Err(Violation::Kind.into()),
+        };
+        self.link.account(class, header.credit)?;
+        match header.kind {
+            Kind::Request => return self.request(host, &header, received),
+            Kind::Release => {
+                for index in decode_release(&header, received.bytes())? {
+                    let slot = self.slots.get_mut(index as usize);
+                    slot.ok_or(SlotError::Unknown(index))?.held = Held::Nothing;
+                }
+            }
+            _ => {}
+        }
+        self.link.repost(received.into_inner(), class)
+    }
+
+    fn request<H>(
+        &mut self,
+        host: &mut Host<H>,
+        header: &Header,
+        received: Received<Buf>,
+    ) -> Result<(), Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
+        let (id, most) = (header.slot, self.link.terms().max_message);
+        let slot = self
+            .slots
+            .get_mut(id.index as usize)
+            .ok_or(SlotError::Unknown(id.index))?;
+        if !matches!(slot.state, State::Idle) {
+            return Err(Violation::SlotInUse(id.index).into());
+        }
+        // Generations only move forward; they wrap.
+        if id.generation.wrapping_sub(slot.generation).cast_signed() <= 0 {
+            return Err(SlotError::Generation {
+                index: id.index,
+                generation: id.generation,
+            }
+            .into());
+        }
+        if header.body_len > most {
+            let len = header.body_len;
+            return Err(Violation::TooLarge { len, most }.into());
+        }
+        slot.generation = id.generation;
+        slot.state = State::Running;
+        // The client has what the last answer left.
+        slot.held = Held::Nothing;
+        host.counters.bytes_received.add(header.body_len);
+
+        let method = Method(header.method);
+        let deadline = match header.remaining_us {
+            0 => Deadline::never(),
+            us => Deadline::from_wire(us, Instant::now()),
+        };
+        if header.pieces > 0 {
+            let whole = self.pull(host, header, received.bytes(), method, deadline)?;
+            self.link.repost(received.into_inner(), Class::Request)?;
+            return if whole {
+                self.handle_pulled(host)
+            } else {
+                Ok(())
+            };
+        }
+        let bytes = Bytes::Inline(&received.bytes()[header.inline_start()..]);
+        self.handle(host, id, method, deadline, bytes);
+        self.answer_own(host)?;
+        self.link.repost(received.into_inner(), Class::Request)
+    }
+
+    /// Starts to bring in a body; true if nothing of it has to be READ.
+    fn pull<H>(
+        &mut self,
+        host: &mut Host<H>,
+        header: &Header,
+        message: &[u8],
+        method: Method,
+        deadline: Deadline,
+    ) -> Result<bool, Lost> {
+        let pieces = PieceList::decode(header, message)?;
+        let len = header.body_len as usize;
+        let buf = match host.pool.alloc(len) {
+            Ok(buf) => buf,
+            Err(error) => {
+                host.counters.overloaded.add(1);
+                self.refuse(host, header.slot, Code::OVERLOADED, error.to_string())?;
+                return Ok(false);
+            }
+        };
+        let inline = &message[header.inline_start()..];
+        // The pieces add up to the body, for which there is a buffer.
+        let Some(transfer) = Transfer::new(buf, pieces, inline) else {
+            let (len, most) = (header.body_len, len as u64);
+            return Err(Violation::TooLarge { len, most }.into());
+        };
+        let whole = transfer.is_done();
+        self.slots[header.slot.index as usize].state = State::Pulling(Box::new(Pull {
+            transfer,
+            method,
+            deadline,
+        }));
+        if whole {
+            self.pulled.push(header.slot);
+        } else {
+            self.transfers.push(header.slot);
+        }
+        Ok(whole)
+    }
+
+    /// Takes in what the device is done with.
+    pub fn sent<H>(&mut self, host: &mut Host<H>, completion: Completion) -> Result<(), Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
+        let (slots, pulled) = (&mut self.slots, &mut self.pulled);
+        self.link.sent(completion, |posted| {
+            if let Posted::Read(read) = posted {
+                let slot = read.slot;
+                // The slice goes first: it keeps the buffer busy.
+                drop(read);
+                if let State::Pulling(pull) = &mut slots[slot.index as usize].state {
+                    pull.transfer.completed();
+                    if pull.transfer.is_done() {
+                        pulled.push(slot);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        if self.pulled.is_empty() {
+            Ok(())
+        } else {
+            self.handle_pulled(host)
+        }
+    }
+
+    /// Runs the handler for requests whose bodies have arrived.
+    fn handle_pulled<H>(&mut self, host: &mut Host<H>) -> Result<(), Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
+        while let Some(id) = self.pulled.pop() {
+            let state = &mut self.slots[id.index as usize].state;
+            let State::Pulling(pull) = std::mem::replace(state, State::Running) else {
+                continue;
+            };
+            let Some(buf) = pull.transfer.into_buf() else {
+                debug_assert!(false, "a READ is still out");
+                continue;
+            };
+            if pull.deadline.is_past() {
+                host.counters.expired.add(1);
+                let why = "the caller's time was over when the request had arrived whole";
+                self.refuse(host, id, Code::EXPIRED, why.to_owned())?;
+                continue;
+            }
+            self.handle(host, id, pull.method, pull.deadline, Bytes::Buf(buf));
+            self.answer_own(host)?;
+        }
+        Ok(())
+    }
+
+    fn handle<H>(
+        &mut self,
+        host: &mut Host<H>,
+        slot: SlotId,
+        method: Method,
+        deadline: Deadline,
+        bytes: Bytes<'_>,
+    ) where
+        H: FnMut(Request<'_>, Responder),
+    {
+        let inline_limit = self.link.terms().inline_limit;
+        let responder = Responder::new(&host.outbox, self.id, slot, inline_limit);
+        let peer = self.peer;
+        host.run(
+            |pool| Request {
+                method,
+                bytes,
+                inline_limit,
+                deadline,
+                peer,
+                pool,
+            },
+            responder,
+        );
+    }
+
+    /// Answers a request that is not started.
+    fn refuse<H>(
+        &mut self,
+        host: &mut Host<H>,
+        slot: SlotId,
+        code: Code,
+        message: String,
+    ) -> Result<(), Lost> {
+        let response = Response {
+            conn: self.id,
+            slot,
+            what: What::Error {
+                started: false,
+                code,
+                message,
+            },
+        };
+        self.respond(host, response)
+    }
+
+    /// Posts one READ for each transfer, so that other requests get their turn in between.
+    pub fn post_reads<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
+        let mut posted = 0;
+        let mut at = 0;
+        while at < self.transfers.len() && self.link.may_read() {
+            let id = self.transfers[at];
+            let next = match &mut self.slots[id.index as usize].state {
+                State::Pulling(pull) => pull.transfer.next(host.settings.read_slice),
+                _ => None,
+            };
+            let Some((slice, source)) = next else {
+                self.transfers.swap_remove(at);
+                continue;
+            };
+            self.link.read(slice, source, id)?;
+            host.counters.reads.add(1);
+            posted += 1;
+            at += 1;
+        }
+        Ok(posted)
+    }
+
+    /// Takes the queue pair down, then frees everything.
+    pub fn destroy(self) {
+        let Conn {
+            link,
+            slots,
+            unsent,
+            ..
+        } = self;
+        link.destroy();
+        drop((slots, unsent));
+    }
+}

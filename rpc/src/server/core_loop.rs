@@ -1,0 +1,449 @@
+//! The loop of a core.
+
+use super::Settings;
+use super::acceptor::refuse;
+use super::conn::Conn;
+use super::core::Host;
+use super::mailbox::{Mailbox, Seed};
+use super::request::Request;
+use super::responder::{ConnId, Responder};
+use crate::control::Control;
+use crate::epoll::Epoll;
+use crate::error::{Lost, ServeError};
+use crate::handshake::{Frame, Goodbye, RefusalCode, Welcome};
+use crate::link::{PrepareError, Prepared, send_depth};
+use crate::wait::{Next, Waiter};
+use slab::Slab;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use verbs::{Channel, Completion, Cq, Pd, QueueId, WcBatch};
+
+const CHANNEL: u64 = 0;
+const WAKE: u64 = 1;
+/// Tokens from here on are connections, by key.
+const FIRST: u64 = 2;
+
+/// Completions taken in one poll.
+const BATCH: usize = 64;
+
+/// How often control connections are looked at while there is no time to sleep on them.
+const CONTROL_EVERY: Duration = Duration::from_micros(500);
+
+/// Rounds with something to do, after which the clock is looked at.
+const BUSY_ROUNDS: u32 = 64;
+
+/// How long to sleep at most while an answer waits for memory that another core may free.
+const RETRY: Duration = Duration::from_millis(1);
+
+pub(super) struct CoreLoop<H> {
+    host: Host<H>,
+    conns: Slab<Conn>,
+    routes: HashMap<QueueId, Route, BuildHasherDefault<IdHasher>>,
+    /// Connections with something to do that no completion will remind of.
+    active: Vec<usize>,
+    epoch: u64,
+    batch: WcBatch,
+    events: Events,
+    mailbox: Arc<Mailbox>,
+    connections: Arc<AtomicUsize>,
+    looked: Instant,
+}
+
+/// Where a core's completions and wake-ups come from.
+pub(super) struct Events {
+    cq: Cq,
+    channel: Channel,
+    epoll: Epoll,
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    key: usize,
+    receive: bool,
+}
+
+impl Events {
+    pub fn new(pd: &Pd, settings: &Settings, mailbox: &Mailbox) -> Result<Events, ServeError> {
+        let context = pd.context();
+        let create = |what| move |source| ServeError::Create { what, source };
+        let channel = context.channel().map_err(create("completion channel"))?;
+        // I4: as many entries as the queues of all connections can have outstanding. Where the
+        // device has fewer, connections are refused when it is full.
+        let each = send_depth(settings.limits.slots) + settings.limits.window;
+        let wanted = u64::from(each) * settings.max_connections as u64;
+        let most = u64::from(context.query_device().max_cqe);
+        let depth = wanted.clamp(1, most.max(1)) as u32;
+        let cq = context
+            .cq(depth)
+            .channel(&channel)
+            .build()
+            .map_err(create("completion queue"))?;
+        let start = |source| ServeError::Start {
+            what: "a core's event queue",
+            source,
+        };
+        let epoll = Epoll::new().map_err(start)?;
+        epoll.add(&channel, CHANNEL).map_err(start)?;
+        epoll.add(&mailbox.wake, WAKE).map_err(start)?;
+        Ok(Events { cq, channel, epoll })
+    }
+}
+
+impl<H> CoreLoop<H>
+where
+    H: FnMut(Request<'_>, Responder),
+{
+    pub fn new(
+        host: Host<H>,
+        events: Events,
+        mailbox: Arc<Mailbox>,
+        connections: Arc<AtomicUsize>,
+    ) -> CoreLoop<H> {
+        CoreLoop {
+            host,
+            conns: Slab::new(),
+            routes: HashMap::default(),
+            active: Vec::new(),
+            epoch: 0,
+            batch: WcBatch::with_capacity(BATCH),
+            events,
+            mailbox,
+            connections,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Serves until told to stop.
+    pub fn run(mut self) {
+        let mut waiter = Waiter::new(self.host.settings.waiting);
+        let mut busy = 0u32;
+        while !self.mailbox.stopping() {
+            if self.mailbox.has_mail() {
+                for seed in self.mailbox.take() {
+                    self.admit(seed);
+                }
+            }
+            if self.pass() > 0 {
+                waiter.reset();
+                busy += 1;
+                if busy.is_multiple_of(BUSY_ROUNDS) {
+                    self.look(Instant::now());
+                }
+                continue;
+            }
+            match waiter.idle() {
+                Next::Poll => {}
+                Next::Look(now) => self.look(now),
+                Next::Sleep(_) => {
+                    self.sleep();
+                    // What woke us is usually followed by more.
+                    waiter.reset();
+                }
+            }
+        }
+        self.stop();
+    }
+
+    /// Takes in completions and posts what can be posted; how much there was to do.
+    fn pass(&mut self) -> usize {
+        let mut done = match self.events.cq.poll_into(&mut self.batch) {
+            Ok(found) => found,
+            Err(error) => {
+                self.rebuild(error);
+                return 1;
+            }
+        };
+        while let Some(completion) = self.batch.pop() {
+            self.dispatch(completion);
+            self.deliver();
+        }
+        if !self.active.is_empty() {
+            done += self.attend();
+        }
+        done
+    }
+
+    fn dispatch(&mut self, completion: Completion) {
+        let Some(&Route { key, receive }) = self.routes.get(&completion.queue()) else {
+            // Left over from a connection that is gone.
+            return;
+        };
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        let result = if receive {
+            conn.received(&mut self.host, completion)
+        } else {
+            conn.sent(&mut self.host, completion)
+        };
+        match result {
+            Ok(()) => self.list(key),
+            Err(lost) => self.close(key, &lost),
+        }
+    }
+
+    /// Posts answers that were given outside of their own connection's turn.
+    fn deliver(&mut self) {
+        if self.host.outbox.is_empty() {
+            return;
+        }
+        while let Some(response) = self.host.outbox.pop() {
+            let ConnId { key, epoch } = response.conn;
+            let Some(conn) = self.conns.get_mut(key).filter(|c| c.id.epoch == epoch) else {
+                continue;
+            };
+            match conn.respond(&mut self.host, response) {
+                Ok(()) => self.list(key),
+                Err(lost) => self.close(key, &lost),
+            }
+        }
+    }
+
+    fn list(&mut self, key: usize) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && !conn.listed
+            && conn.is_active()
+        {
+            conn.listed = true;
+            self.active.push(key);
+        }
+    }
+
+    /// Gives every connection with something to do its turn.
+    fn attend(&mut self) -> usize {
+        let mut done = 0;
+        let turn = std::mem::take(&mut self.active);
+        for &key in &turn {
+            let Some(conn) = self.conns.get_mut(key) else {
+                continue;
+            };
+            conn.listed = false;
+            let host = &mut self.host;
+            let result = conn
+                .flush(host)
+                .and_then(|n| Ok(n + conn.post_reads(host)?))
+                .and_then(|n| Ok(n + conn.return_credits(host)?));
+            match result {
+                Ok(n) => {
+                    done += n;
+                    self.list(key);
+                }
+                Err(lost) => {
+                    done += 1;
+                    self.close(key, &lost);
+                }
+            }
+        }
+        done
+    }
+
+    /// Makes a connection out of a seed.
+    fn admit(&mut self, mut seed: Seed) {
+        match self.connect(&mut seed) {
+            Ok((prepared, welcome)) => {
+                let peer_slots = seed.terms.slots;
+                let link = match prepared.connect(&seed.endpoint, seed.terms, peer_slots) {
+                    Ok(link) => link,
+                    Err(error) => {
+                        let text = format!("connecting the queue pair: {error}");
+                        return self.turn_away(&mut seed, RefusalCode::Device, &text);
+                    }
+                };
+                let bytes = Frame::Welcome(welcome).encode();
+                if !matches!(seed.stream.write(&bytes), Ok(n) if n == bytes.len()) {
+                    link.destroy();
+                    return self.gone();
+                }
+                self.insert(seed, link);
+            }
+            Err((code, text)) => self.turn_away(&mut seed, code, &text),
+        }
+    }
+
+    fn connect(&self, seed: &mut Seed) -> Result<(Prepared, Welcome), (RefusalCode, String)> {
+        let terms = &seed.terms;
+        let prepared = Prepared::new(
+            &self.host.pd,
+            &self.events.cq,
+            &self.host.pool,
+            terms.window,
+            terms.inline_limit,
+            terms.slots,
+        )
+        .map_err(|error| {
+            let code = match error {
+                PrepareError::Receives(_) => RefusalCode::Full,
+                PrepareError::Create(verbs::Error::CqTooSmall { .. }) => RefusalCode::Full,
+                _ => RefusalCode::Device,
+            };
+            (code, error.to_string())
+        })?;
+        let welcome = Welcome {
+            request_path: terms.request_path as u8,
+            reply_path: terms.reply_path as u8,
+            window: terms.window,
+            inline_limit: terms.inline_limit,
+            slots: terms.slots,
+            max_message: terms.max_message,
+            features: seed.hello.features & crate::setup::FEATURES,
+            endpoint: prepared.endpoint().to_bytes().to_vec(),
+        };
+        Ok((prepared, welcome))
+    }
+
+    fn insert(&mut self, seed: Seed, link: crate::link::Link) {
+        let entry = self.conns.vacant_entry();
+        let key = entry.key();
+        self.epoch += 1;
+        let id = ConnId {
+            key,
+            epoch: self.epoch,
+        };
+        let route = |receive| Route { key, receive };
+        self.routes.insert(link.send_id(), route(false));
+        self.routes.insert(link.recv_id(), route(true));
+        let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
+        entry.insert(Conn::new(id, link, Control::new(seed.stream), seed.peer));
+        self.host.counters.opened.add(1);
+        if let Err(error) = watched {
+            self.close(key, &Lost::Gone(Some(error)));
+        }
+    }
+
+    fn turn_away(&mut self, seed: &mut Seed, code: RefusalCode, text: &str) {
+        refuse(&mut seed.stream, code, text);
+        self.gone();
+    }
+
+    /// A seed that did not become a connection.
+    fn gone(&mut self) {
+        self.host.counters.refused.add(1);
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Ends a connection.
+    fn close(&mut self, key: usize, why: &Lost) {
+        let Some(mut conn) = self.conns.try_remove(key) else {
+            return;
+        };
+        self.routes.remove(&conn.link.send_id());
+        self.routes.remove(&conn.link.recv_id());
+        let counters = &self.host.counters;
+        counters.closed.add(1);
+        counters.rnr.add(conn.link.rnr());
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
+            if !matches!(why, Lost::ClosedHere) {
+                counters.broken.add(1);
+            }
+            conn.control.goodbye(why.goodbye());
+        } else if matches!(why, Lost::Goodbye(goodbye) if *goodbye != Goodbye::Closing) {
+            counters.broken.add(1);
+        }
+        conn.destroy();
+    }
+
+    /// Looks at the control connections, now and then.
+    fn look(&mut self, now: Instant) {
+        if now.duration_since(self.looked) >= CONTROL_EVERY {
+            self.looked = now;
+            self.wait_for_events(Some(Duration::ZERO));
+        }
+    }
+
+    fn sleep(&mut self) {
+        if let Err(error) = self.events.cq.arm(false) {
+            return self.rebuild(error);
+        }
+        // What came before the queue was armed wakes nobody.
+        if self.pass() > 0 || self.mailbox.has_mail() || self.mailbox.stopping() {
+            return;
+        }
+        let retry = self.active.iter().any(|&key| {
+            self.conns
+                .get(key)
+                .is_some_and(|conn| !conn.unsent.is_empty())
+        });
+        self.wait_for_events(retry.then_some(RETRY));
+        self.looked = Instant::now();
+    }
+
+    fn wait_for_events(&mut self, timeout: Option<Duration>) {
+        let Ok(tokens) = self.events.epoll.wait(timeout) else {
+            // Cannot be, short of a descriptor closed by somebody else; do not spin on it.
+            std::thread::sleep(RETRY);
+            return;
+        };
+        for token in tokens {
+            match token {
+                CHANNEL => {
+                    if let Err(error) = self.events.channel.wait(Some(Duration::ZERO)) {
+                        self.rebuild(error);
+                    }
+                }
+                WAKE => self.mailbox.wake.clear(),
+                token => {
+                    let key = (token - FIRST) as usize;
+                    let state = self.conns.get_mut(key).map(|conn| conn.control.check());
+                    if let Some(Err(lost)) = state {
+                        self.close(key, &lost);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The completion queue is broken, and with it every connection of this core: all end, and
+    /// others can come.
+    fn rebuild(&mut self, error: verbs::Error) {
+        let lost = Lost::Verbs(error);
+        self.close_all(&lost);
+        while self.batch.pop().is_some() {}
+        match Events::new(&self.host.pd, &self.host.settings, &self.mailbox) {
+            Ok(events) => self.events = events,
+            // The device is gone for good, perhaps; do not spin on it.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+
+    fn close_all(&mut self, why: &Lost) {
+        let keys: Vec<usize> = self.conns.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.close(key, why);
+        }
+    }
+
+    fn stop(mut self) {
+        for mut seed in self.mailbox.take() {
+            self.turn_away(&mut seed, RefusalCode::Stopping, "the server is stopping");
+        }
+        self.close_all(&Lost::ClosedHere);
+    }
+}
+
+/// Queue ids are numbers that differ in their low bits: mixing them is enough.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // The odd number nearest to 2^64 divided by the golden ratio spreads consecutive numbers.
+        self.0 = (self.0 ^ n)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(32);
+    }
+}

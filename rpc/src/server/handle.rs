@@ -1,0 +1,216 @@
+//! Starting a server, and the handle on a running one.
+
+use super::acceptor::Acceptor;
+use super::core::{Core, Host};
+use super::core_loop::{CoreLoop, Events};
+use super::mailbox::Mailbox;
+use super::request::Request;
+use super::responder::{Outbox, Responder};
+use super::stats::{AcceptorCounters, CoreCounters, ServerStats};
+use super::{Server, Settings};
+use crate::error::ServeError;
+use crate::outgoing::Copies;
+use crate::setup;
+use mempool::Pool;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+use verbs::Pd;
+
+/// A running server. Dropping it stops the server.
+pub struct ServerHandle {
+    addr: SocketAddr,
+    pool: Pool,
+    mailboxes: Vec<Arc<Mailbox>>,
+    threads: Vec<JoinHandle<()>>,
+    acceptor: Arc<AcceptorCounters>,
+    cores: Vec<Arc<CoreCounters>>,
+}
+
+impl ServerHandle {
+    /// The address that clients connect to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The pool of the server.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Figures since the server started.
+    pub fn stats(&self) -> ServerStats {
+        ServerStats::of(&self.acceptor, self.cores.iter().map(|core| &**core))
+    }
+
+    /// Tells the server to stop: no new connections; handlers that run finish, then connections are
+    /// closed. Their clients' pending calls end with
+    /// [`MaybeExecuted`](crate::CallError::MaybeExecuted). Does not wait for it: see
+    /// [`join`](Self::join).
+    pub fn shutdown(&self) {
+        for mailbox in &self.mailboxes {
+            mailbox.stop();
+        }
+    }
+
+    /// Waits until the server has stopped: for ever, unless it has been told to by
+    /// [`shutdown`](Self::shutdown).
+    pub fn join(mut self) {
+        self.wait();
+    }
+
+    fn wait(&mut self) {
+        for thread in self.threads.drain(..) {
+            // Handlers' panics are caught; another one has been reported by its hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.shutdown();
+        self.wait();
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle")
+            .field("addr", &self.addr)
+            .field("cores", &self.cores.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a core's thread starts from.
+struct CoreSeed {
+    index: usize,
+    pd: Pd,
+    pool: Pool,
+    settings: Settings,
+    mailbox: Arc<Mailbox>,
+    counters: Arc<CoreCounters>,
+    connections: Arc<AtomicUsize>,
+}
+
+pub(super) fn start<F, H>(server: Server, make_handler: F) -> Result<ServerHandle, ServeError>
+where
+    F: Fn(&Core) -> H + Send + Sync + 'static,
+    H: FnMut(Request<'_>, Responder) + 'static,
+{
+    let Server {
+        listener,
+        addr,
+        cores,
+        device,
+        pool,
+        mut settings,
+    } = server;
+    settings.limits = settings.limits.clamped();
+    let (pd, pool) = setup::memory(device, pool)?;
+    let start_error = |what| move |source| ServeError::Start { what, source };
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut handle = ServerHandle {
+        addr,
+        pool: pool.clone(),
+        mailboxes: Vec::new(),
+        threads: Vec::new(),
+        acceptor: Arc::default(),
+        cores: Vec::new(),
+    };
+
+    // From here on, returning an error drops the handle, which stops what has been started.
+    let make_handler = Arc::new(make_handler);
+    let mut reports = Vec::new();
+    for index in 0..cores {
+        let mailbox = Arc::new(Mailbox::new().map_err(start_error("a core's mailbox"))?);
+        let counters = Arc::<CoreCounters>::default();
+        handle.mailboxes.push(Arc::clone(&mailbox));
+        handle.cores.push(Arc::clone(&counters));
+        let seed = CoreSeed {
+            index,
+            pd: pd.clone(),
+            pool: pool.clone(),
+            settings,
+            mailbox,
+            counters,
+            connections: Arc::clone(&connections),
+        };
+        let make_handler = Arc::clone(&make_handler);
+        let (report, reported) = mpsc::channel();
+        reports.push(reported);
+        let thread = Builder::new()
+            .name(format!("rpc-core-{index}"))
+            .spawn(move || serve(seed, &*make_handler, &report))
+            .map_err(start_error("a core's thread"))?;
+        handle.threads.push(thread);
+    }
+    for (index, reported) in reports.iter().enumerate() {
+        reported
+            .recv()
+            .map_err(|_| ServeError::CoreEnded(index))??;
+    }
+
+    let mailbox = Arc::new(Mailbox::new().map_err(start_error("the acceptor's mailbox"))?);
+    let acceptor = Acceptor::new(
+        listener,
+        settings,
+        Arc::clone(&mailbox),
+        Arc::clone(&handle.acceptor),
+        handle.mailboxes.clone(),
+        connections,
+    )
+    .map_err(start_error("the acceptor"))?;
+    handle.mailboxes.push(mailbox);
+    let thread = Builder::new()
+        .name("rpc-acceptor".to_owned())
+        .spawn(move || acceptor.run())
+        .map_err(start_error("the acceptor's thread"))?;
+    handle.threads.push(thread);
+    Ok(handle)
+}
+
+/// The whole life of a core's thread.
+fn serve<F, H>(seed: CoreSeed, make_handler: &F, report: &mpsc::Sender<Result<(), ServeError>>)
+where
+    F: Fn(&Core) -> H,
+    H: FnMut(Request<'_>, Responder) + 'static,
+{
+    let CoreSeed {
+        index,
+        pd,
+        pool,
+        settings,
+        mailbox,
+        counters,
+        connections,
+    } = seed;
+    let events = match Events::new(&pd, &settings, &mailbox) {
+        Ok(events) => events,
+        Err(error) => {
+            let _ = report.send(Err(error));
+            return;
+        }
+    };
+    let handler = make_handler(&Core {
+        index,
+        pool: pool.clone(),
+    });
+    let host = Host {
+        handler,
+        outbox: Rc::new(Outbox::new(pool.clone())),
+        pool,
+        pd,
+        counters,
+        settings,
+        copies: Copies::default(),
+    };
+    if report.send(Ok(())).is_ok() {
+        CoreLoop::new(host, events, mailbox, connections).run();
+    }
+}

@@ -1,0 +1,228 @@
+//! The server: an acceptor, and cores that serve connections.
+//!
+//! ```text
+//!   TCP --> acceptor: reads the Hello, with a limit on time, size and number
+//!              | seeds, round robin
+//!              v
+//!   core 0 .. n-1, a thread each: queue pairs, completion queue, handler
+//! ```
+//!
+//! A connection stays on its core, and so does everything that belongs to it: there is no lock, and
+//! no memory shared between cores, between a request and its reply.
+
+mod acceptor;
+mod conn;
+mod core;
+mod core_loop;
+mod handle;
+mod mailbox;
+mod request;
+mod respond;
+mod responder;
+mod stats;
+
+pub use self::core::Core;
+pub use handle::ServerHandle;
+pub use request::Request;
+pub use responder::Responder;
+pub use stats::ServerStats;
+
+use crate::credit::{WINDOW_MAX, WINDOW_MIN};
+use crate::error::ServeError;
+use crate::handshake::Limits;
+use crate::setup;
+use crate::wait::Waiting;
+use mempool::Pool;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::time::Duration;
+use verbs::{Context, Pd};
+
+/// A server before it serves: address and settings.
+///
+/// ```
+/// use rpc::{Client, Code, Deadline, Method, Server};
+///
+/// const ECHO: Method = Method(1);
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::bind("127.0.0.1:0")?.cores(1).serve(|_core| {
+///     |request: rpc::Request<'_>, responder: rpc::Responder| match request.method() {
+///         ECHO => responder.reply(request.body()),
+///         _ => responder.fail(Code::UNIMPLEMENTED, "no such method"),
+///     }
+/// })?;
+///
+/// let mut client = Client::connect(server.local_addr())?;
+/// let reply = client.call(ECHO, "hello", Deadline::after_ms(10_000))?;
+/// assert_eq!(reply.bytes(), b"hello");
+/// server.shutdown();
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is served before .serve()"]
+pub struct Server {
+    listener: TcpListener,
+    addr: SocketAddr,
+    cores: usize,
+    device: Option<Context>,
+    pool: Option<(Pd, Pool)>,
+    settings: Settings,
+}
+
+/// What acceptor and cores need to know.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    limits: Limits,
+    waiting: Waiting,
+    read_slice: u32,
+    max_connections: usize,
+    handshake_timeout: Duration,
+    max_handshakes: usize,
+}
+
+impl Server {
+    /// Listens on a loopback address for control connections; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`ServeError::Listen`]; [`ServeError::NotLoopback`] for other addresses, which need
+    /// [`bind_unencrypted`](Self::bind_unencrypted).
+    pub fn bind(addr: impl ToSocketAddrs + std::fmt::Debug) -> Result<Server, ServeError> {
+        let server = Server::listen(addr)?;
+        if !server.addr.ip().is_loopback() {
+            return Err(ServeError::NotLoopback(server.addr));
+        }
+        Ok(server)
+    }
+
+    /// Like [`bind`](Self::bind), for any address.
+    ///
+    /// Queue pair numbers and keys travel over the control connection as they are: whoever can read
+    /// or change its traffic can read and change what the queue pairs carry.
+    ///
+    /// # Errors
+    /// [`ServeError::Listen`].
+    pub fn bind_unencrypted(
+        addr: impl ToSocketAddrs + std::fmt::Debug,
+    ) -> Result<Server, ServeError> {
+        Server::listen(addr)
+    }
+
+    fn listen(addr: impl ToSocketAddrs + std::fmt::Debug) -> Result<Server, ServeError> {
+        let text = format!("{addr:?}");
+        let failed = |source| ServeError::Listen {
+            addr: text.clone(),
+            source,
+        };
+        let listener = TcpListener::bind(addr).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        Ok(Server {
+            listener,
+            addr,
+            cores: 1,
+            device: None,
+            pool: None,
+            settings: Settings {
+                limits: setup::LIMITS,
+                waiting: Waiting::default(),
+                read_slice: setup::READ_SLICE,
+                max_connections: 128,
+                handshake_timeout: Duration::from_secs(2),
+                max_handshakes: 64,
+            },
+        })
+    }
+
+    /// The address that is listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// How many cores serve (default 1): a thread and a handler each.
+    pub fn cores(mut self, count: usize) -> Self {
+        self.cores = count.max(1);
+        self
+    }
+
+    /// Uses this device instead of [`Device::open_default`](verbs::Device::open_default).
+    pub fn device(mut self, device: &Context) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Uses this pool, whose memory belongs to the protection domain `pd`, instead of one of its
+    /// own.
+    pub fn pool(mut self, pd: &Pd, pool: &Pool) -> Self {
+        self.pool = Some((pd.clone(), pool.clone()));
+        self
+    }
+
+    /// Receive entries for each connection, 16 to 4096 (default 64).
+    ///
+    /// Each takes the inline limit and 424 bytes of the receive budget, rounded up to a slab.
+    pub fn window(mut self, entries: u32) -> Self {
+        self.settings.limits.window = entries.clamp(WINDOW_MIN, WINDOW_MAX);
+        self
+    }
+
+    /// Largest payload in bytes that travels in one message, 512 B to 64 KiB (default 4 KiB); a
+    /// client's limit counts if it is smaller.
+    pub fn inline_limit(mut self, bytes: u32) -> Self {
+        self.settings.limits.inline_limit = bytes;
+        self
+    }
+
+    /// Largest request and reply in bytes, up to 1 GiB (the default).
+    pub fn max_message(mut self, bytes: u64) -> Self {
+        self.settings.limits.max_message = bytes;
+        self
+    }
+
+    /// Most connections at once (default 128), all cores together. What a device can carry may be
+    /// less; it is refused then.
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.settings.max_connections = count.max(1);
+        self
+    }
+
+    /// How long a client may take to say hello (default 2 s).
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.handshake_timeout = timeout;
+        self
+    }
+
+    /// How many clients may be about to say hello at once (default 64). When one more comes, the
+    /// oldest is let go.
+    pub fn max_handshakes(mut self, count: usize) -> Self {
+        self.settings.max_handshakes = count.max(1);
+        self
+    }
+
+    /// How cores wait for requests.
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.settings.waiting = waiting;
+        self
+    }
+
+    /// Most bytes that one READ of a large request fetches (default 256 KiB, at least 4 KiB).
+    pub fn read_slice(mut self, bytes: u32) -> Self {
+        self.settings.read_slice = bytes.clamp(setup::READ_SLICE_MIN, setup::READ_SLICE_MAX);
+        self
+    }
+
+    /// Starts to serve. `make_handler` is called once on each core's thread; the handler it returns
+    /// is called there for every request, one at a time.
+    ///
+    /// A handler that panics fails the one request with
+    /// [`Code::PANICKED`](crate::Code::PANICKED); the connection goes on, and so does the handler.
+    ///
+    /// # Errors
+    /// [`ServeError`] names the step that failed; nothing is left running then.
+    pub fn serve<F, H>(self, make_handler: F) -> Result<ServerHandle, ServeError>
+    where
+        F: Fn(&Core) -> H + Send + Sync + 'static,
+        H: FnMut(Request<'_>, Responder) + 'static,
+    {
+        handle::start(self, make_handler)
+    }
+}

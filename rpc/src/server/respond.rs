@@ -1,0 +1,197 @@
+//! Posting answers.
+//!
+//! An answer always has a credit: the client left room for it before it asked (I2). What it may have
+//! to wait for is room in the send queue, or memory for a header; both return when the device is done
+//! with earlier messages.
+
+use super::conn::{Conn, State};
+use super::core::Host;
+use super::responder::{Response, What};
+use crate::credit::Class;
+use crate::error::Lost;
+use crate::names::Code;
+use crate::outgoing::{Held, NotReady, Outgoing, Ready, Workshop, header_buf};
+use crate::posted::Body;
+use crate::wire::{HEADER_LEN, Header, Kind};
+
+impl Conn {
+    /// Posts the answers to this connection's own requests that its handler has just given.
+    pub(super) fn answer_own<H>(&mut self, host: &mut Host<H>) -> Result<(), Lost> {
+        // Usually one, and ours. Others are for the core to deliver.
+        while let Some(response) = host.outbox.pop() {
+            if response.conn != self.id {
+                host.outbox.push(response);
+                return Ok(());
+            }
+            self.respond(host, response)?;
+        }
+        Ok(())
+    }
+
+    /// Posts an answer, or keeps it until there is room.
+    pub(super) fn respond<H>(
+        &mut self,
+        host: &mut Host<H>,
+        response: Response,
+    ) -> Result<(), Lost> {
+        if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
+            self.post_answer(host, response)
+        } else {
+            self.unsent.push_back(response);
+            Ok(())
+        }
+    }
+
+    /// Posts answers that had to wait; how many.
+    pub(super) fn flush<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
+        let mut posted = 0;
+        while self.link.may_post(Class::Answer)
+            && let Some(response) = self.unsent.pop_front()
+        {
+            let waiting = self.unsent.len();
+            self.post_answer(host, response)?;
+            if self.unsent.len() > waiting {
+                // Back again, for want of memory.
+                break;
+            }
+            posted += 1;
+        }
+        Ok(posted)
+    }
+
+    /// Returns credits by themselves, when they are due and nothing else has taken them along.
+    pub(super) fn return_credits<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
+        if !self.link.credits().must_return() || !self.link.may_post(Class::Credit) {
+            return Ok(0);
+        }
+        let Ok(buf) = header_buf(&host.pool, 0) else {
+            return Ok(0);
+        };
+        let header = Header::new(Kind::Credit);
+        self.link
+            .post(Class::Credit, header, buf, Body::Empty, None)?;
+        Ok(1)
+    }
+
+    fn post_answer<H>(&mut self, host: &mut Host<H>, response: Response) -> Result<(), Lost> {
+        let Response { slot: id, what, .. } = response;
+        let slot = &self.slots[id.index as usize];
+        if slot.generation != id.generation || !matches!(slot.state, State::Running) {
+            debug_assert!(false, "answered twice");
+            return Ok(());
+        }
+        let mut header = Header::new(Kind::Reply);
+        header.slot = id;
+        let made = match what {
+            What::Reply(outgoing) => self.make_reply(host, outgoing, &mut header),
+            What::Bytes(bytes) => {
+                let (pool, limit) = (&host.pool, self.link.terms().inline_limit);
+                match Outgoing::take(&bytes[..], pool, limit, &mut host.copies) {
+                    Ok(outgoing) => self.make_reply(host, outgoing, &mut header),
+                    Err(_) => Err(What::Bytes(bytes)),
+                }
+            }
+            What::Error {
+                started,
+                code,
+                message,
+            } => self.make_error(host, started, code, message, &mut header),
+        };
+        let ready = match made {
+            Ok(ready) => ready,
+            Err(what) => {
+                // No memory for a header; it returns when the device is done with other messages.
+                self.unsent.push_front(Response {
+                    conn: self.id,
+                    slot: id,
+                    what,
+                });
+                return Ok(());
+            }
+        };
+        host.count_copies();
+        if header.kind == Kind::Reply {
+            host.counters.bytes_sent.add(ready.body_len);
+        } else {
+            host.counters.failed.add(1);
+        }
+        ready.describe(&mut header);
+        let owner = (!ready.body.is_empty()).then_some(id);
+        self.link
+            .post(Class::Answer, header, ready.header, ready.body, owner)?;
+        let slot = &mut self.slots[id.index as usize];
+        slot.state = State::Idle;
+        if ready.held.has_leases() {
+            slot.held = ready.held;
+        }
+        Ok(())
+    }
+
+    /// A reply, or the error that takes its place; what cannot be made now comes back.
+    fn make_reply<H>(
+        &self,
+        host: &mut Host<H>,
+        outgoing: Outgoing,
+        header: &mut Header,
+    ) -> Result<Ready, What> {
+        let most = self.link.terms().max_message;
+        if outgoing.len() > most {
+            let message = format!(
+                "a reply of {} bytes, {most} were agreed upon",
+                outgoing.len()
+            );
+            return self.make_error(host, true, Code::TOO_LARGE, message, header);
+        }
+        let mut workshop = Workshop {
+            pool: &host.pool,
+            pd: &host.pd,
+            inline_limit: self.link.terms().inline_limit,
+            max_sge: self.link.max_sge(),
+            copies: &mut host.copies,
+        };
+        match workshop.prepare(outgoing) {
+            Ok(ready) => Ok(ready),
+            Err(NotReady::Memory(_, outgoing)) => Err(What::Reply(outgoing)),
+            Err(NotReady::Register(error, _)) => {
+                let message = format!("the reply could not be registered: {error}");
+                self.make_error(host, true, Code::INTERNAL, message, header)
+            }
+        }
+    }
+
+    fn make_error<H>(
+        &self,
+        host: &mut Host<H>,
+        started: bool,
+        code: Code,
+        message: String,
+        header: &mut Header,
+    ) -> Result<Ready, What> {
+        let mut len = message.len().min(self.link.terms().inline_limit as usize);
+        while !message.is_char_boundary(len) {
+            len -= 1;
+        }
+        let Ok(mut buf) = header_buf(&host.pool, len) else {
+            return Err(What::Error {
+                started,
+                code,
+                message,
+            });
+        };
+        buf[HEADER_LEN..].copy_from_slice(&message.as_bytes()[..len]);
+        header.kind = if started {
+            Kind::Error
+        } else {
+            Kind::NotStarted
+        };
+        header.code = code.0;
+        Ok(Ready {
+            header: buf,
+            body: Body::Empty,
+            held: Held::Nothing,
+            inline_len: len as u32,
+            body_len: len as u64,
+            pieces: 0,
+        })
+    }
+}

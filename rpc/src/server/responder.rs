@@ -1,0 +1,180 @@
+//! Answering requests.
+
+use crate::names::Code;
+use crate::outgoing::{Copies, Outgoing};
+use crate::payload::Payload;
+use crate::wire::SlotId;
+use mempool::Pool;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+
+/// Where answers of one core wait to be posted.
+pub(super) struct Outbox {
+    queue: RefCell<VecDeque<Response>>,
+    pub pool: Pool,
+    /// Copies made while taking payloads in.
+    pub copies: Cell<Copies>,
+}
+
+impl Outbox {
+    pub fn new(pool: Pool) -> Outbox {
+        Outbox {
+            queue: RefCell::new(VecDeque::with_capacity(64)),
+            pool,
+            copies: Cell::default(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.borrow().is_empty()
+    }
+
+    pub fn pop(&self) -> Option<Response> {
+        self.queue.borrow_mut().pop_front()
+    }
+
+    pub fn push(&self, response: Response) {
+        self.queue.borrow_mut().push_back(response);
+    }
+}
+
+/// A connection of a core; never the same for two of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ConnId {
+    pub key: usize,
+    pub epoch: u64,
+}
+
+/// An answer that waits to be posted.
+pub(super) struct Response {
+    pub conn: ConnId,
+    pub slot: SlotId,
+    pub what: What,
+}
+
+pub(super) enum What {
+    Reply(Outgoing),
+    /// A payload that found no memory when it was taken in.
+    Bytes(Box<[u8]>),
+    Error {
+        started: bool,
+        code: Code,
+        message: String,
+    },
+}
+
+/// The right, and the duty, to answer one request.
+///
+/// It can be kept, and used later on the same core. Dropped without an answer, it answers with
+/// [`Code::UNANSWERED`].
+#[must_use = "dropping it answers with an error"]
+pub struct Responder {
+    outbox: Rc<Outbox>,
+    conn: ConnId,
+    slot: SlotId,
+    inline_limit: u32,
+    answered: bool,
+}
+
+impl Responder {
+    pub(super) fn new(
+        outbox: &Rc<Outbox>,
+        conn: ConnId,
+        slot: SlotId,
+        inline_limit: u32,
+    ) -> Responder {
+        Responder {
+            outbox: Rc::clone(outbox),
+            conn,
+            slot,
+            inline_limit,
+            answered: false,
+        }
+    }
+
+    /// Answers with a payload. Pool buffers leave without a copy; large ones stay where they are
+    /// until the client has READ them.
+    pub fn reply(self, payload: impl Payload) {
+        // Needed if there is no memory to take the payload in.
+        let mut copies = self.outbox.copies.get();
+        let len = payload.as_bytes().map(<[u8]>::len);
+        let what = match len {
+            Some(_) => self.take_bytes(payload, &mut copies),
+            None => {
+                let pool = &self.outbox.pool;
+                match Outgoing::take(payload, pool, self.inline_limit, &mut copies) {
+                    Ok(outgoing) => What::Reply(outgoing),
+                    // Segments are taken without allocating.
+                    Err(error) => What::Error {
+                        started: true,
+                        code: Code::INTERNAL,
+                        message: error.to_string(),
+                    },
+                }
+            }
+        };
+        self.outbox.copies.set(copies);
+        self.answer(what);
+    }
+
+    fn take_bytes(&self, payload: impl Payload, copies: &mut Copies) -> What {
+        let bytes = payload.as_bytes().unwrap_or_default();
+        match Outgoing::take(bytes, &self.outbox.pool, self.inline_limit, copies) {
+            Ok(outgoing) => What::Reply(outgoing),
+            Err(_) => What::Bytes(bytes.into()),
+        }
+    }
+
+    /// Answers with an error. A message longer than the inline limit is cut.
+    pub fn fail(self, code: Code, message: impl Into<String>) {
+        self.answer(What::Error {
+            started: true,
+            code,
+            message: message.into(),
+        });
+    }
+
+    fn answer(mut self, what: What) {
+        self.answered = true;
+        self.push(what);
+    }
+
+    fn push(&self, what: What) {
+        self.outbox.push(Response {
+            conn: self.conn,
+            slot: self.slot,
+            what,
+        });
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let (code, message) = if std::thread::panicking() {
+            (Code::PANICKED, "the handler panicked")
+        } else {
+            (
+                Code::UNANSWERED,
+                "the handler dropped the request without an answer",
+            )
+        };
+        self.push(What::Error {
+            started: true,
+            code,
+            message: message.to_owned(),
+        });
+    }
+}
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Responder")
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,118 @@
+//! Bringing in a body that does not fit into its message: the pieces that stayed with the peer are
+//! READ into one private buffer, slice by slice.
+
+use crate::posted::{ReadSlice, Target};
+use crate::wire::{Piece, PieceList};
+use mempool::Buf;
+use std::sync::Arc;
+use verbs::{RKey, RemoteRegion};
+
+/// A body on its way in.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    target: Arc<Target>,
+    pieces: PieceList,
+    /// Piece that comes next, and how much of it has been asked for.
+    piece: usize,
+    asked: u64,
+    /// Remote bytes that have not been asked for.
+    remote_left: u64,
+    /// Where in the buffer the next byte goes.
+    at: usize,
+    outstanding: u32,
+    cancelled: bool,
+}
+
+impl Transfer {
+    /// Starts with the inline bytes, which are copied to their places.
+    ///
+    /// `pieces` has been checked against a header whose inline bytes are `inline`, and `buf` is at
+    /// least as long as the body; `None` if not.
+    pub fn new(mut buf: Buf, pieces: PieceList, mut inline: &[u8]) -> Option<Transfer> {
+        let mut at = 0usize;
+        let mut remote_left = 0u64;
+        for piece in pieces.as_slice() {
+            let len = usize::try_from(piece.byte_len()).ok()?;
+            let place = buf.get_mut(at..at.checked_add(len)?)?;
+            if let Piece::Inline { .. } = piece {
+                let (bytes, rest) = inline.split_at_checked(len)?;
+                place.copy_from_slice(bytes);
+                inline = rest;
+            } else {
+                remote_left += len as u64;
+            }
+            at += len;
+        }
+        Some(Transfer {
+            target: Target::new(buf),
+            pieces,
+            piece: 0,
+            asked: 0,
+            remote_left,
+            at: 0,
+            outstanding: 0,
+            cancelled: false,
+        })
+    }
+
+    /// The next READ to post, at most `most` bytes long; `None` when all have been given out.
+    pub fn next(&mut self, most: u32) -> Option<(ReadSlice, RemoteRegion)> {
+        while !self.cancelled {
+            match *self.pieces.as_slice().get(self.piece)? {
+                Piece::Inline { len } => {
+                    self.at += len as usize;
+                    self.piece += 1;
+                }
+                Piece::Remote { addr, len, key } => {
+                    let left = len - self.asked;
+                    if left == 0 {
+                        self.piece += 1;
+                        self.asked = 0;
+                        continue;
+                    }
+                    let now = left.min(u64::from(most.max(1))) as u32;
+                    // SAFETY: `new` checked that all pieces fit into the buffer one after the
+                    // other, and `at` only moves forward, so slices are disjoint.
+                    let slice = unsafe { self.target.slice(self.at, now) };
+                    let source = RemoteRegion {
+                        addr: addr + self.asked,
+                        len: u64::from(now),
+                        rkey: RKey(key),
+                    };
+                    self.asked += u64::from(now);
+                    self.remote_left -= u64::from(now);
+                    self.at += now as usize;
+                    self.outstanding += 1;
+                    return Some((slice, source));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether [`next`](Self::next) has more to give.
+    pub fn has_next(&self) -> bool {
+        !self.cancelled && self.remote_left > 0
+    }
+
+    /// One READ has completed, and its slice is gone.
+    pub fn completed(&mut self) {
+        debug_assert!(self.outstanding > 0);
+        self.outstanding -= 1;
+    }
+
+    /// Asks for nothing more; what is outstanding still has to complete.
+    pub fn cancel(&mut self) {
+        self.cancelled = true;
+    }
+
+    /// Whether everything that was asked for has arrived, and nothing more will be.
+    pub fn is_done(&self) -> bool {
+        self.outstanding == 0 && !self.has_next()
+    }
+
+    /// The buffer, when [`is_done`](Self::is_done).
+    pub fn into_buf(self) -> Option<Buf> {
+        self.target.into_buf()
+    }
+}

@@ -1,0 +1,241 @@
+//! How a thread waits for work: spin for a moment, then yield, then sleep.
+//!
+//! ```text
+//!   spin: poll, pause          answers within a few microseconds cost no system call
+//!   yield: poll, sched_yield   the peer may need this very core
+//!   sleep: arm the queue, poll once more, poll(2) on everything that can wake us
+//! ```
+//!
+//! The first two phases are bounded, so an idle thread costs no CPU.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// How long a thread that waits keeps looking before it sleeps.
+///
+/// Longer looking answers sooner after a pause and burns more CPU; the defaults suit machines with
+/// at least as many cores as threads that wait, and do no great harm elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Time spent polling without a system call.
+    pub spin: Duration,
+    /// Time spent polling and yielding to other threads afterwards.
+    pub relax: Duration,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting {
+            spin: Duration::from_micros(10),
+            relax: Duration::from_micros(90),
+        }
+    }
+}
+
+impl Waiting {
+    /// Sleeps at once: least CPU, one wake-up for each message.
+    pub const SLEEP: Waiting = Waiting {
+        spin: Duration::ZERO,
+        relax: Duration::ZERO,
+    };
+}
+
+/// What to do after a poll that found nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Poll again.
+    Poll,
+    /// Poll again; some time has passed, so look at clocks and sockets as well.
+    Look(Instant),
+    /// Go to sleep.
+    Sleep(Instant),
+}
+
+/// Progress of one wait through its phases.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    policy: Waiting,
+    polls: u32,
+    since: Option<Instant>,
+}
+
+/// Empty polls between two looks at the clock while spinning.
+const POLLS_PER_LOOK: u32 = 64;
+
+impl Waiter {
+    pub fn new(policy: Waiting) -> Waiter {
+        Waiter {
+            policy,
+            polls: 0,
+            since: None,
+        }
+    }
+
+    /// Something was found: start over.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.polls = 0;
+        self.since = None;
+    }
+
+    /// Nothing was found. Pauses or yields as the phase wants it.
+    #[inline]
+    pub fn idle(&mut self) -> Next {
+        std::hint::spin_loop();
+        self.polls += 1;
+        if self.polls < POLLS_PER_LOOK && !self.policy.spin.is_zero() {
+            return Next::Poll;
+        }
+        self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> Next {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        let waited = now.duration_since(since);
+        if waited < self.policy.spin {
+            self.polls = 0;
+            Next::Look(now)
+        } else if waited < self.policy.spin + self.policy.relax {
+            std::thread::yield_now();
+            Next::Look(now)
+        } else {
+            Next::Sleep(now)
+        }
+    }
+}
+
+/// Sleeps until one of the descriptors is readable (or broken), or until the time is over.
+///
+/// Returns which were, as bits in the order given; 0 means that the time is over or a signal came.
+pub(crate) fn sleep(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<u32> {
+    debug_assert!(fds.len() <= MAX_FDS);
+    let mut polled = [libc::pollfd {
+        fd: -1,
+        events: libc::POLLIN,
+        revents: 0,
+    }; MAX_FDS];
+    for (slot, fd) in polled.iter_mut().zip(fds) {
+        slot.fd = fd.as_raw_fd();
+    }
+    let count = fds.len().min(MAX_FDS);
+    let spec = timeout.map(|t| libc::timespec {
+        // Beyond what fits is for ever, near enough.
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let spec = spec.as_ref().map_or(std::ptr::null(), |s| s as *const _);
+    // SAFETY: `polled` holds `count` entries and outlives the call; `spec` is null or points to a
+    // live timespec; no signal mask is changed.
+    let n = unsafe {
+        libc::ppoll(
+            polled.as_mut_ptr(),
+            count as libc::nfds_t,
+            spec,
+            std::ptr::null(),
+        )
+    };
+    if n < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted {
+            Ok(0)
+        } else {
+            Err(error)
+        };
+    }
+    let mut ready = 0;
+    for (at, slot) in polled[..count].iter().enumerate() {
+        if slot.revents != 0 {
+            ready |= 1 << at;
+        }
+    }
+    Ok(ready)
+}
+
+const MAX_FDS: usize = 4;
+
+/// Wakes a thread that sleeps in poll(2) or epoll(7).
+#[derive(Debug)]
+pub(crate) struct WakeUp(std::os::fd::OwnedFd);
+
+impl WakeUp {
+    pub fn new() -> io::Result<WakeUp> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: a plain system call; the descriptor is checked before it is owned.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fresh from the kernel, and owned by nobody else.
+        Ok(WakeUp(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the buffer is 8 bytes and outlives the call. Failure means that the counter is
+        // full, so that the thread is being woken already.
+        unsafe { libc::write(self.raw(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Takes back all wake-ups.
+    pub fn clear(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: the buffer is 8 bytes and outlives the call. Failure means that there was none.
+        unsafe { libc::read(self.raw(), count.as_mut_ptr().cast(), count.len()) };
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl std::os::fd::AsFd for WakeUp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn an_idle_waiter_goes_to_sleep_in_bounded_time() {
+        let mut waiter = Waiter::new(Waiting::default());
+        let start = Instant::now();
+        let mut looks = 0;
+        loop {
+            match waiter.idle() {
+                Next::Poll => {}
+                Next::Look(_) => looks += 1,
+                Next::Sleep(now) => {
+                    assert!(now.duration_since(start) >= Duration::from_micros(100));
+                    break;
+                }
+            }
+        }
+        assert!(looks > 0);
+        waiter.reset();
+        assert_eq!(waiter.idle(), Next::Poll);
+        let mut waiter = Waiter::new(Waiting::SLEEP);
+        assert!(matches!(waiter.idle(), Next::Sleep(_)));
+    }
+
+    #[test]
+    fn sleepers_are_woken_and_time_out() {
+        let a = WakeUp::new().unwrap();
+        let b = WakeUp::new().unwrap();
+        let fds = [a.as_fd(), b.as_fd()];
+        assert_eq!(sleep(&fds, Some(Duration::from_millis(1))).unwrap(), 0);
+        std::thread::scope(|s| {
+            s.spawn(|| b.wake());
+            assert_eq!(sleep(&fds, None).unwrap(), 0b10);
+        });
+        b.wake();
+        b.clear();
+        assert_eq!(sleep(&fds, Some(Duration::ZERO)).unwrap(), 0);
+    }
+}

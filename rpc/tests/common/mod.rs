@@ -1,0 +1,145 @@
+//! A server and clients on `soft0`, in one process; and a limit on how long a test may hang.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use mempool::{Budget, Pool};
+use rpc::{Client, Code, Deadline, Method, Request, Responder, Server, ServerHandle};
+use std::sync::OnceLock;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use verbs::{Context, Device, Pd};
+
+pub const ECHO: Method = Method(1);
+/// Replies with nothing.
+pub const SINK: Method = Method(2);
+/// Replies with as many bytes as the request, a little-endian u64, says.
+pub const SOURCE: Method = Method(3);
+/// Takes as many milliseconds as the request, a little-endian u64, says.
+pub const SLOW: Method = Method(4);
+pub const PANIC: Method = Method(5);
+/// Drops its responder.
+pub const DROP: Method = Method(6);
+/// Replies with the sum of the bytes and their number.
+pub const SUM: Method = Method(7);
+/// Replies with the length of `head`, as u64.
+pub const HEAD: Method = Method(8);
+/// Replies with the body taken by value.
+pub const TAKE: Method = Method(9);
+
+/// How long anything may take before it counts as hanging.
+pub const HANG: Duration = Duration::from_secs(120);
+
+pub fn patient() -> Deadline {
+    Deadline::after(HANG)
+}
+
+/// Device, domain and pool that the tests of one file share.
+pub fn memory() -> &'static (Context, Pd, Pool) {
+    static MEMORY: OnceLock<(Context, Pd, Pool)> = OnceLock::new();
+    MEMORY.get_or_init(|| {
+        let context = Device::open_default().expect("a device");
+        let pd = context.alloc_pd().expect("a domain");
+        let pool = Pool::builder(&pd)
+            .budget(Budget::user(4 << 30))
+            .budget(Budget::receive(256 << 20))
+            .budget(Budget::control(64 << 20))
+            .build()
+            .expect("a pool");
+        (context, pd, pool)
+    })
+}
+
+pub fn server() -> Server {
+    let (_, pd, pool) = memory();
+    Server::bind("127.0.0.1:0").expect("bind").pool(pd, pool)
+}
+
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed) | 0x9e37_79b9_7f4a_7c15;
+    let mut out = vec![0; len];
+    for chunk in out.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+    out
+}
+
+pub fn sum(bytes: &[u8]) -> [u8; 16] {
+    let sum = bytes
+        .iter()
+        .fold(0u64, |sum, &b| sum.wrapping_mul(31).wrapping_add(b.into()));
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&sum.to_le_bytes());
+    out[8..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out
+}
+
+fn number(request: &Request<'_>) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&request.body()[..8]);
+    u64::from_le_bytes(word)
+}
+
+pub fn handler(pool: Pool) -> impl FnMut(Request<'_>, Responder) {
+    move |request, responder| match request.method() {
+        ECHO => responder.reply(request.body()),
+        SINK => responder.reply(()),
+        SOURCE => {
+            let len = number(&request) as usize;
+            let mut buf = match pool.alloc(len) {
+                Ok(buf) => buf,
+                Err(error) => return responder.fail(Code::OVERLOADED, error.to_string()),
+            };
+            buf.copy_from_slice(&pattern(len, 1));
+            responder.reply(buf);
+        }
+        SLOW => {
+            thread::sleep(Duration::from_millis(number(&request)));
+            responder.reply("done");
+        }
+        PANIC => panic!("a handler's panic, on purpose"),
+        DROP => drop(responder),
+        SUM => responder.reply(sum(request.body())),
+        HEAD => responder.reply((request.head().len() as u64).to_le_bytes()),
+        TAKE => match request.take_body() {
+            Ok(buf) => responder.reply(buf),
+            Err(error) => responder.fail(Code::OVERLOADED, error.to_string()),
+        },
+        _ => responder.fail(Code::UNIMPLEMENTED, "no such method"),
+    }
+}
+
+pub fn serve(server: Server) -> ServerHandle {
+    server
+        .serve(|core| handler(core.pool().clone()))
+        .expect("serve")
+}
+
+pub fn client(server: &ServerHandle) -> Client {
+    let (_, pd, pool) = memory();
+    Client::builder()
+        .pool(pd, pool)
+        .connect_timeout(HANG)
+        .connect(server.local_addr())
+        .expect("connect")
+}
+
+/// Runs a test's body on a thread of its own, and fails if it hangs.
+pub fn bounded(body: impl FnOnce() + Send + 'static) {
+    let (done, over) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    match over.recv_timeout(HANG) {
+        Ok(()) => thread.join().expect("joined"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs"),
+    }
+}
