@@ -46,6 +46,13 @@ pub(crate) struct Process {
     pub watcher: Watcher,
 }
 
+/// Leaves no slot file behind at an orderly end; that of a killed process is removed by the next one to start.
+extern "C" fn at_exit() {
+    if let Some(process) = PROCESS.try_lock().and_then(|process| *process) {
+        process.slot.release();
+    }
+}
+
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
 impl Process {
@@ -64,6 +71,8 @@ impl Process {
         // Never freed: contexts come and go, the slot is held as long as the process lives.
         let new: &'static Process = Box::leak(Box::new(Process::new()?));
         *process = Some(new);
+        // SAFETY: registers a function without arguments; it is harmless if this happens again in a forked child.
+        unsafe { libc::atexit(at_exit) };
         Ok(new)
     }
 

@@ -552,3 +552,50 @@ fn a_scribbling_peer_harms_itself() {
         );
     }
 }
+
+/// Files of the device that are left in a folder.
+fn left_in(dir: &std::path::Path) -> Vec<String> {
+    let inside = std::fs::read_dir(dir)
+        .unwrap()
+        .flatten()
+        .next()
+        .map(|d| d.path());
+    let files = inside.map(|d| {
+        std::fs::read_dir(d)
+            .unwrap()
+            .flatten()
+            .map(|f| f.file_name().into_string().unwrap())
+            .collect()
+    });
+    files.unwrap_or_default()
+}
+
+/// Nothing is left in the file system after an orderly end; what a killed process leaves goes with the next start.
+#[test]
+fn nothing_is_left_behind() {
+    let dir = std::env::temp_dir().join(format!("softverbs-left-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let env = [("VERBATIM_DIR", dir.to_str().unwrap())];
+    let mut killed = Second::start(&env);
+    assert_eq!(left_in(&dir).len(), 1);
+    killed.kill();
+    assert_eq!(
+        left_in(&dir).len(),
+        1,
+        "a killed process leaves its slot file"
+    );
+    let mut orderly = Second::start(&env);
+    assert_eq!(left_in(&dir).len(), 1, "and the next one removes it");
+    drop(std::mem::replace(&mut orderly.stdin, killed_stdin()));
+    assert!(orderly.child.wait().unwrap().success());
+    assert!(left_in(&dir).is_empty(), "{:?}", left_in(&dir));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Some pipe, to put in the place of one that is to be closed.
+fn killed_stdin() -> ChildStdin {
+    let mut child = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    child.wait().unwrap();
+    stdin
+}

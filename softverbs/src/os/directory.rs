@@ -327,14 +327,21 @@ pub struct Slot {
     pid: u32,
 }
 
-impl Drop for Slot {
-    fn drop(&mut self) {
+impl Slot {
+    /// Gives the slot back while the value lives on: for the end of a process, where nothing is dropped any more.
+    pub fn release(&self) {
         // A forked child has a copy of this value but not the slot.
         if self.pid == std::process::id() {
-            // The lock is held until the descriptor closes, just after; so the name is still ours. If it cannot be
-            // removed, the next process to start does it.
+            // The lock is held until the descriptor closes; so the name is still ours. If it cannot be removed, the
+            // next process to start does it.
             let _ = unlink(&self.folder, self.index);
         }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

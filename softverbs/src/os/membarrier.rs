@@ -63,8 +63,7 @@ fn command(command: libc::c_int) -> io::Result<libc::c_int> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+    use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
     #[test]
     fn registering_makes_the_barrier_work() {
@@ -74,40 +73,57 @@ mod tests {
         barrier().unwrap();
     }
 
+    /// A word with a cache line of its own.
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+
+    /// Waits for the other thread, spinning, so that both go on at the same moment if there are two processors.
+    fn meet(counter: &Line, value: u32) {
+        let mut tries = 0u32;
+        while counter.0.load(Ordering::Acquire) != value {
+            tries += 1;
+            match tries % 1024 {
+                0 => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+
     /// Store buffering, the pattern of hazards: the light side has no fence, so without the barrier both sides may
-    /// read 0. With it, one of them must see the other's store.
+    /// read the old value. With it, one of them must see the other's store.
     #[test]
     fn one_side_without_a_fence_is_seen_by_the_side_with_the_barrier() {
-        const ROUNDS: usize = 2_000;
+        const ROUNDS: u32 = 50_000;
         assert!(register());
-        let hazard = AtomicU32::new(0);
-        let invalid = AtomicU32::new(0);
-        let light_saw_invalid = AtomicBool::new(false);
-        let (start, end) = (Barrier::new(2), Barrier::new(2));
+        let line = || Line(AtomicU32::new(0));
+        let (hazard, invalid, saw, go, done) = (line(), line(), line(), line(), line());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..ROUNDS {
-                    start.wait();
-                    hazard.store(1, Ordering::Relaxed);
+                for round in 1..=ROUNDS {
+                    meet(&go, round);
+                    hazard.0.store(round, Ordering::Relaxed);
                     compiler_fence(Ordering::SeqCst);
-                    let saw = invalid.load(Ordering::Relaxed) == 1;
-                    light_saw_invalid.store(saw, Ordering::Relaxed);
-                    end.wait();
+                    let seen = invalid.0.load(Ordering::Relaxed);
+                    saw.0.store(seen, Ordering::Relaxed);
+                    done.0.store(round, Ordering::Release);
                 }
             });
-            for round in 0..ROUNDS {
-                start.wait();
-                invalid.store(1, Ordering::Relaxed);
+            let mut missed = None;
+            for round in 1..=ROUNDS {
+                go.0.store(round, Ordering::Release);
+                // The light side hears of it a little later; try all offsets.
+                for _ in 0..round % 64 {
+                    std::hint::black_box(round);
+                }
+                invalid.0.store(round, Ordering::Relaxed);
                 barrier().unwrap();
-                let saw_hazard = hazard.load(Ordering::Relaxed) == 1;
-                end.wait();
-                assert!(
-                    saw_hazard || light_saw_invalid.load(Ordering::Relaxed),
-                    "round {round}: neither side saw the other"
-                );
-                hazard.store(0, Ordering::Relaxed);
-                invalid.store(0, Ordering::Relaxed);
+                let saw_hazard = hazard.0.load(Ordering::Relaxed) == round;
+                meet(&done, round);
+                if !saw_hazard && saw.0.load(Ordering::Relaxed) != round {
+                    missed = Some(round);
+                }
             }
+            assert_eq!(missed, None, "in this round neither side saw the other");
         });
     }
 }
