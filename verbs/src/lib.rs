@@ -37,6 +37,8 @@ mod errno;
 mod error;
 mod exclusive;
 mod exposed;
+#[cfg(all(test, feature = "soft"))]
+mod fault_tests;
 mod gid;
 mod keys;
 mod list;

@@ -79,6 +79,15 @@ pub(crate) fn all() -> Result<(Vec<Device>, Vec<String>), OpenError> {
     Ok((devices, notes))
 }
 
+/// The devices of a table, for tests that tamper with it.
+#[cfg(all(test, feature = "soft"))]
+pub(crate) fn of(api: &'static Api) -> Vec<Device> {
+    let mut devices = Vec::new();
+    let list = DeviceList::new(api).unwrap_or_else(|e| panic!("{e}"));
+    add(&mut devices, list, DeviceKind::Soft);
+    devices
+}
+
 fn add(devices: &mut Vec<Device>, list: DeviceList, kind: DeviceKind) {
     let list = Arc::new(list);
     devices.extend((0..list.len).map(|index| Device::new(&list, index, kind)));

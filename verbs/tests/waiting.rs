@@ -135,9 +135,9 @@ fn several_threads_sleep_on_one_channel() {
             ]
         })
         .collect();
-    for thread in threads {
-        drop(thread.join().unwrap());
-    }
+    // All ends live until all have finished: destroying one would cancel what it has posted last.
+    let ends: Vec<End> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    drop(ends);
 }
 
 #[test]

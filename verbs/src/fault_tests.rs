@@ -1,0 +1,332 @@
+//! What happens when the device refuses: the user-space device with single functions replaced.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ibverbs_sys::{
+    Api, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_init_attr, ibv_qp_state,
+};
+
+use crate::*;
+
+thread_local! {
+    /// Calls that the replaced functions still let through.
+    static BEFORE: Cell<u32> = const { Cell::new(0) };
+}
+
+fn fail_after(n: u32) {
+    BEFORE.set(n);
+}
+
+/// Whether this call is to fail.
+fn fails() -> bool {
+    let left = BEFORE.get();
+    BEFORE.set(left.saturating_sub(1));
+    left == 0
+}
+
+fn set_errno(e: c_int) {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = e };
+}
+
+fn open(change: impl FnOnce(&mut Api)) -> Context {
+    let mut api = *softverbs::api();
+    change(&mut api);
+    list::of(Box::leak(Box::new(api)))[0].open().unwrap()
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    if fails() {
+        return libc::EBUSY;
+    }
+    // SAFETY: passed on.
+    unsafe { (softverbs::api().ibv_dereg_mr)(mr) }
+}
+
+unsafe extern "C" fn reg_mr(_: *mut ibv_pd, _: *mut c_void, _: usize, _: c_int) -> *mut ibv_mr {
+    set_errno(libc::ENOMEM);
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    if fails() {
+        return libc::EBUSY;
+    }
+    // SAFETY: passed on.
+    unsafe { (softverbs::api().ibv_destroy_qp)(qp) }
+}
+
+unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    if fails() {
+        set_errno(libc::ENOMEM);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: passed on.
+    unsafe { (softverbs::api().ibv_create_qp)(pd, init) }
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller passes complete attributes.
+    let to_error = unsafe { (*attr).qp_state } == ibv_qp_state::IBV_QPS_ERR;
+    if !to_error && fails() {
+        return libc::ETIMEDOUT;
+    }
+    // SAFETY: passed on.
+    unsafe { (softverbs::api().ibv_modify_qp)(qp, attr, mask) }
+}
+
+unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
+    set_errno(libc::ENOMEM);
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn destroy_cq(_: *mut ibv_cq) -> c_int {
+    libc::EBUSY
+}
+
+/// Registered memory that tells whether it was dropped.
+#[derive(Debug)]
+struct Watched(
+    Private<Vec<u8>>,
+    #[allow(dead_code, reason = "its count is what tells")] Arc<()>,
+);
+// SAFETY: owned registered memory.
+unsafe impl Scatter for Watched {
+    fn scatter(&mut self, out: &mut SgeList) {
+        self.0.scatter(out);
+    }
+}
+
+/// Memory that tells whether it was dropped.
+struct WatchedMemory(
+    Vec<u8>,
+    #[allow(dead_code, reason = "its count is what tells")] Arc<()>,
+);
+// SAFETY: as the vector.
+unsafe impl Memory for WatchedMemory {
+    fn as_ptr(&self) -> *mut u8 {
+        Memory::as_ptr(&self.0)
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+// SAFETY: as the vector.
+unsafe impl MemoryMut for WatchedMemory {}
+
+#[test]
+fn memory_that_cannot_be_deregistered_is_leaked() {
+    let pd = open(|api| api.ibv_dereg_mr = dereg_mr).alloc_pd().unwrap();
+    let alive = Arc::new(());
+    let memory = || WatchedMemory(vec![1; 64], alive.clone());
+    fail_after(0);
+    drop(pd.register(memory()).unwrap());
+    assert_eq!(Arc::strong_count(&alive), 2, "the device may still use it");
+    fail_after(u32::MAX);
+    drop(pd.register(memory()).unwrap());
+    assert_eq!(Arc::strong_count(&alive), 2);
+}
+
+#[test]
+fn a_region_that_cannot_be_released_comes_back() {
+    let pd = open(|api| api.ibv_dereg_mr = dereg_mr).alloc_pd().unwrap();
+    let private = pd.register(vec![5; 64]).unwrap();
+    fail_after(0);
+    let e = private.into_inner().unwrap_err();
+    assert!(e.to_string().contains("ibv_dereg_mr"), "{e}");
+    fail_after(u32::MAX);
+    assert_eq!(e.into_region().into_inner().unwrap(), vec![5; 64]);
+}
+
+#[test]
+fn a_refused_registration_names_the_limits_and_returns_the_memory() {
+    let pd = open(|api| api.ibv_reg_mr = reg_mr).alloc_pd().unwrap();
+    let e = pd.register(vec![7; 64]).unwrap_err();
+    for part in [
+        "ibv_reg_mr",
+        "64 bytes",
+        "RLIMIT_MEMLOCK is",
+        "ulimit -l",
+        "regions",
+    ] {
+        assert!(e.to_string().contains(part), "{e}");
+    }
+    let (memory, error) = e.into_parts();
+    assert_eq!(
+        (memory, error.raw_os_error()),
+        (vec![7; 64], Some(libc::ENOMEM))
+    );
+}
+
+#[test]
+fn buffers_of_a_queue_pair_that_cannot_be_destroyed_are_leaked() {
+    let ctx = open(|api| api.ibv_destroy_qp = destroy_qp);
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(256).build().unwrap();
+    let alive = Arc::new(());
+    let posted = || {
+        let (_, tx, mut rx) = pd
+            .rc(&cq)
+            .build()
+            .unwrap()
+            .split::<Private<Vec<u8>>, Watched>();
+        rx.post(Watched(pd.register(vec![0; 8]).unwrap(), alive.clone()))
+            .unwrap();
+        (tx, rx)
+    };
+    let leaked = posted();
+    fail_after(0);
+    drop(leaked);
+    assert_eq!(Arc::strong_count(&alive), 2);
+    // Its tags are never used again: the next queue pair has others.
+    fail_after(u32::MAX);
+    let (tx, rx) = posted();
+    assert_eq!(
+        (tx.id(), rx.id()),
+        (QueueId::new(cq.id(), 2), QueueId::new(cq.id(), 3))
+    );
+    drop((tx, rx));
+    assert_eq!(Arc::strong_count(&alive), 2);
+
+    let (tx, rx) = posted();
+    fail_after(0);
+    let e = destroy(tx, rx).unwrap_err();
+    assert!(matches!(e, DestroyError::Refused(_)), "{e}");
+    // Refused at both attempts.
+    assert_eq!(Arc::strong_count(&alive), 3);
+    fail_after(u32::MAX);
+}
+
+#[test]
+fn a_queue_pair_that_was_not_created_leaves_no_trace() {
+    let ctx = open(|api| api.ibv_create_qp = create_qp);
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(4).build().unwrap();
+    let builder = pd.rc(&cq).send_depth(1).recv_depth(1);
+    fail_after(0);
+    for _ in 0..10 {
+        let e = builder.clone().build().unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::ENOMEM));
+    }
+    fail_after(u32::MAX);
+    builder.build().unwrap();
+}
+
+#[test]
+fn a_failed_state_change_says_what_was_tried() {
+    let ctx = open(|api| api.ibv_modify_qp = modify_qp);
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(1024).build().unwrap();
+    fail_after(0);
+    let e = pd.rc(&cq).build().unwrap_err().to_string();
+    assert!(
+        e.contains("RESET to INIT") && e.contains("ACCESS_FLAGS"),
+        "{e}"
+    );
+    for (step, names) in [(1, "from INIT to RTR"), (2, "from RTR to RTS")] {
+        fail_after(step);
+        let ready = pd.rc(&cq).build().unwrap();
+        let own = ready.endpoint();
+        let e = ready
+            .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+            .unwrap_err()
+            .to_string();
+        for part in [
+            names,
+            "STATE, ",
+            "soft0 port 1 GID 1",
+            "queue pair 0x",
+            "timed out",
+        ] {
+            assert!(e.contains(part), "{part:?} is missing in: {e}");
+        }
+    }
+    fail_after(u32::MAX);
+}
+
+#[test]
+fn a_completion_queue_that_cannot_be_destroyed_keeps_the_device_open() {
+    let ctx = open(|api| api.ibv_destroy_cq = destroy_cq);
+    let cq = ctx.cq(4).channel(&ctx.channel().unwrap()).build().unwrap();
+    drop(cq);
+    assert!(ctx.alloc_pd().is_ok());
+    assert!(
+        open(|api| api.ibv_alloc_pd = alloc_pd)
+            .alloc_pd()
+            .unwrap_err()
+            .to_string()
+            .contains("ibv_alloc_pd")
+    );
+}
+
+#[test]
+fn gids_are_found_without_the_newer_functions() {
+    let old = open(|api| {
+        api._ibv_query_gid_table = None;
+        api._ibv_query_gid_ex = None;
+    });
+    let new = open(|_| ());
+    let addresses = |ctx: &Context| {
+        ctx.gid_table(1)
+            .iter()
+            .map(|e| (e.index, e.gid))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(&old), addresses(&new));
+    // The kinds are not known then; an IPv4 address is still preferred.
+    assert_eq!(old.gid_table(1)[0].kind, GidKind::Unknown);
+    assert_eq!(old.port().gid_index, 1);
+}
+
+#[test]
+fn the_masks_are_those_of_a_reliable_connection() {
+    thread_local! {
+        static SEEN: Cell<[c_int; 3]> = const { Cell::new([0; 3]) };
+    }
+    unsafe extern "C" fn modify(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+        let [_, a, b] = SEEN.get();
+        SEEN.set([a, b, mask]);
+        // SAFETY: passed on.
+        unsafe { (softverbs::api().ibv_modify_qp)(qp, attr, mask) }
+    }
+    let ctx = open(|api| api.ibv_modify_qp = modify);
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(256).build().unwrap();
+    let ready = pd.rc(&cq).build().unwrap();
+    let own = ready.endpoint();
+    let _queues = ready
+        .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+        .unwrap();
+    type M = ibv_qp_attr_mask;
+    let of = |bits: &[M]| bits.iter().map(|b| b.0).sum::<u32>() as c_int;
+    // ibv_modify_qp(3), table of required attributes for RC.
+    let want = [
+        of(&[
+            M::IBV_QP_STATE,
+            M::IBV_QP_PKEY_INDEX,
+            M::IBV_QP_PORT,
+            M::IBV_QP_ACCESS_FLAGS,
+        ]),
+        of(&[
+            M::IBV_QP_STATE,
+            M::IBV_QP_AV,
+            M::IBV_QP_PATH_MTU,
+            M::IBV_QP_DEST_QPN,
+            M::IBV_QP_RQ_PSN,
+            M::IBV_QP_MAX_DEST_RD_ATOMIC,
+            M::IBV_QP_MIN_RNR_TIMER,
+        ]),
+        of(&[
+            M::IBV_QP_STATE,
+            M::IBV_QP_SQ_PSN,
+            M::IBV_QP_MAX_QP_RD_ATOMIC,
+            M::IBV_QP_RETRY_CNT,
+            M::IBV_QP_RNR_RETRY,
+            M::IBV_QP_TIMEOUT,
+        ]),
+    ];
+    assert_eq!(SEEN.get(), want);
+}
