@@ -36,3 +36,8 @@ pub use ::mempool;
 pub use ::rpc;
 pub use ::softverbs;
 pub use ::verbs;
+
+/// The code in README.md compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,2 +1,27 @@
 //! The `verbatim` command.
-fn main() {}
+
+mod cli;
+mod demo;
+mod devices;
+mod output;
+mod version;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Devices(args) => devices::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoServer(args) => demo::server(&args),
+        Command::DemoClient(args) => demo::client(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("verbatim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

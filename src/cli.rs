@@ -1,0 +1,145 @@
+//! The command line: what can be asked for, and the text of `--help`.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  verbatim devices               what this host has, and which would be used
+  verbatim demo                  the project's own files, in seconds
+  verbatim demo --dir ~/photos   your files instead
+  VERBATIM_DEVICE=mlx5_0:1:3 verbatim demo
+                                 port 1 of mlx5_0, with the GID of index 3
+
+Environment:
+  VERBATIM_DEVICE=NAME[:PORT[:GID]]
+      The device to use. Without it: a network card with an active port and a
+      usable GID, else soft0, the device in user space.
+  VERBATIM_DIR=DIR
+      Where processes that use soft0 find each other.
+  VERBATIM_ASYNC=SEED
+      soft0 works late and in slices, as a network card does. For tests.";
+
+/// Safe, fast RDMA, with or without RDMA hardware.
+///
+/// This command shows the devices of a host and demonstrates the verbatim library on real files.
+#[derive(Debug, Parser)]
+#[command(name = "verbatim", version = crate::version::line(), after_help = EXAMPLES)]
+#[command(subcommand_required = true, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the RDMA devices of this host, and which one would be used and why
+    ///
+    /// For each device its ports with their state, and the GIDs of each port with their type and network
+    /// device: what ibv_devinfo and show_gids tell together. The user-space device soft0 is always there.
+    Devices(DevicesArgs),
+    /// Send a directory tree through all layers, between two processes, and check every byte
+    ///
+    /// Starts a server and a client as two processes. The client sends each file as an RPC of several
+    /// segments (metadata, name, data) that the device gathers without copying; the server writes it into a
+    /// scratch folder; the client reads it back. Both ends compare checksums. At the end a table shows
+    /// files, bytes, MB/s, and echo round trips of the RPC beside those of a Unix socket between the same
+    /// two processes. The scratch folder is removed.
+    ///
+    /// Left out are symbolic links, sockets, pipes and devices, and folders that hold a CACHEDIR.TAG
+    /// (build output).
+    Demo(DemoArgs),
+    /// The demonstration's server process
+    #[command(hide = true)]
+    DemoServer(ServerArgs),
+    /// The demonstration's client process
+    #[command(hide = true)]
+    DemoClient(ClientArgs),
+}
+
+/// Options of `verbatim devices`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  verbatim devices
+  verbatim devices --json -      for a program, on standard output
+  VERBATIM_DEVICE=soft0 verbatim devices
+                                 checks a choice before it is made elsewhere")]
+pub struct DevicesArgs {
+    /// Write the same as JSON to FILE ('-': to standard output, instead of the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `verbatim demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  verbatim demo
+  verbatim demo --dir /usr/share/doc --json report.json
+  verbatim demo --device soft0     on soft0, also if there is a network card
+
+Units:
+  1 MB is 1,000,000 bytes; times are of whole round trips; 99 of 100 round
+  trips take at most p99.
+
+Exit status:
+  0    every checksum was compared, and all were equal
+  1    a checksum differed, or something failed
+  2    a mistake on the command line
+  130  interrupted")]
+pub struct DemoArgs {
+    /// Directory to send [default: the checkout the command was built from, without .git and target, else
+    /// the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results as JSON to FILE ('-': to standard output; the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]
+    #[arg(long, value_name = "SPEC")]
+    pub device: Option<String>,
+}
+
+/// How the demonstration starts its server. Standard input is one end of a socket pair.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Folder to write below.
+    #[arg(long)]
+    pub scratch: PathBuf,
+}
+
+/// How the demonstration starts its client. Standard input is the other end of the socket pair.
+#[derive(Debug, Args)]
+pub struct ClientArgs {
+    /// Address of the server.
+    #[arg(long)]
+    pub server: String,
+    /// Directory to send.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Names of folders to leave out.
+    #[arg(long)]
+    pub leave_out: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_of_each_command_has_examples() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{}", command.get_name());
+        }
+    }
+}
