@@ -1,0 +1,96 @@
+//! Streams whose bytes all go in one direction: credits must come back all the same.
+
+mod common;
+
+use common::*;
+use rpc::{Client, Method, Pending, ServerHandle};
+use std::collections::VecDeque;
+
+const CALLS: u32 = 100_000;
+
+/// Keeps many calls on their way; checks the length of each reply.
+fn stream(client: &mut Client, method: Method, payload: &[u8], ahead: usize, reply_len: usize) {
+    let mut pending: VecDeque<Pending> = VecDeque::new();
+    for _ in 0..CALLS {
+        if pending.len() == ahead {
+            let reply = pending.pop_front().unwrap().wait(client).unwrap();
+            assert_eq!(reply.len(), reply_len);
+        }
+        pending.push_back(client.submit(method, payload, patient()).unwrap());
+    }
+    for p in pending {
+        assert_eq!(p.wait(client).unwrap().len(), reply_len);
+    }
+}
+
+fn check(client: &Client, server: &ServerHandle) {
+    assert_eq!(client.stats().calls, u64::from(CALLS));
+    assert_eq!(server.stats().calls, u64::from(CALLS));
+    assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
+    println!("{}\n{}", client.stats(), server.stats());
+}
+
+#[test]
+fn requests_with_bytes_replies_without() {
+    bounded(|| {
+        let server = serve(server());
+        let mut client = client(&server);
+        stream(&mut client, SINK, &pattern(1000, 1), 40, 0);
+        check(&client, &server);
+    });
+}
+
+#[test]
+fn requests_without_bytes_replies_with() {
+    bounded(|| {
+        let (_, pd, pool) = memory();
+        let shared = pool.alloc_from_slice(&pattern(1000, 2)).unwrap().freeze();
+        let server = rpc::Server::bind("127.0.0.1:0")
+            .unwrap()
+            .pool(pd, pool)
+            .serve(move |_core| {
+                let shared = shared.clone();
+                move |request: rpc::Request<'_>, responder: rpc::Responder| {
+                    assert!(request.body().is_empty());
+                    responder.reply(shared.clone());
+                }
+            })
+            .unwrap();
+        let mut client = client(&server);
+        stream(&mut client, ECHO, &[], 40, 1000);
+        check(&client, &server);
+    });
+}
+
+#[test]
+fn smallest_window_and_more_ahead_than_slots() {
+    bounded(|| {
+        let server = serve(server().window(16));
+        let (_, pd, pool) = memory();
+        let mut client = Client::builder()
+            .pool(pd, pool)
+            .window(16)
+            .connect(server.local_addr())
+            .unwrap();
+        assert!(client.slots() <= 12);
+        stream(&mut client, SINK, b"x", 100, 0);
+        check(&client, &server);
+    });
+}
+
+#[test]
+fn serial() {
+    bounded(|| {
+        let server = serve(server());
+        let mut client = client(&server);
+        for _ in 0..CALLS {
+            assert!(
+                client
+                    .call(SINK, b"0123456789", patient())
+                    .unwrap()
+                    .is_empty()
+            );
+        }
+        check(&client, &server);
+    });
+}
