@@ -316,8 +316,10 @@ impl Pool {
 
     /// Gives arenas that are not in use back to the system: deregisters and unmaps them. Returns bytes released.
     ///
-    /// Stock that threads keep at hand stays, and keeps its arenas.
+    /// The calling thread's stock is given up for it, and so is what others have freed. Stock of other threads stays, and keeps its arenas,
+    /// until they next free something of that kind and size.
     pub fn trim(&self) -> u64 {
+        self.shared.reclaim(|_| true);
         Kind::ALL
             .into_iter()
             .map(|kind| self.shared.depot(kind).trim())
@@ -325,7 +327,10 @@ impl Pool {
     }
 
     /// Figures at about this time. Takes the pool's locks for moments.
+    ///
+    /// Buffers that others have freed count as in use until their owner takes them in, which the calling thread does here.
     pub fn stats(&self) -> PoolStats {
+        self.shared.sort_in_own();
         PoolStats::of(&self.shared)
     }
 

@@ -201,6 +201,14 @@ impl Shared {
         Ok(charged)
     }
 
+    /// Sorts what other threads gave back into this thread's stacks, if it has any of this pool.
+    pub fn sort_in_own(&self) {
+        // SAFETY: nothing below detaches this thread.
+        if let Some(local) = unsafe { local::current(self) } {
+            self.sort_in(local);
+        }
+    }
+
     /// Sorts what other threads gave back into this thread's stacks.
     fn sort_in(&self, local: &Local) {
         let mut surplus = Vec::new();
@@ -242,7 +250,7 @@ impl Shared {
 
     /// Brings back what can be brought back: this thread's stock, and what lies on anyone's remote list. Other threads are asked
     /// to give their stock back with their next free.
-    fn reclaim(&self, which: impl Fn(StackIndex) -> bool + Copy) {
+    pub fn reclaim(&self, which: impl Fn(StackIndex) -> bool + Copy) {
         let mut out = Vec::new();
         // SAFETY: nothing below detaches this thread.
         let own = unsafe { local::current(self) };

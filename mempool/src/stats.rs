@@ -91,7 +91,7 @@ pub struct ClassStats {
     pub chunks: usize,
     /// Slabs in them, and among what other classes' chunks leave over.
     pub slabs: usize,
-    /// Slabs in buffers, or freed by another thread and not yet sorted in by their owner.
+    /// Slabs in buffers, or freed by another thread and not yet taken in by their owner.
     pub live: usize,
     /// Slabs that threads keep at hand.
     pub stocked: usize,
