@@ -3,11 +3,13 @@
 //! A completion queue stores nothing: polling visits the queue pairs that complete to it, takes what waits in their private
 //! send rings and in their lanes, and goes on next time where it stopped. An entry that nobody polls stays where it is,
 //! and as each takes a slot of its own queue, nothing can overflow as long as the completion queue is as large as the sum of
-//! its queues.
+//! its queues. A smaller one counts.
 //!
 //! Lock order: completion queue, then a queue pair's receive queue, then its send queue.
 
 use crate::channel::{ChannelCore, Record};
+use crate::events::AsyncEvents;
+use crate::faults;
 use crate::layout::{ARM_ANY, ARM_NONE, ARM_SOLICITED};
 use crate::lock::Lock;
 use crate::process::Process;
@@ -15,7 +17,8 @@ use crate::qp::QpCore;
 use crate::quiet;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use ibverbs_sys::{ibv_event_type, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -23,7 +26,24 @@ struct Members {
     list: Vec<Arc<QpCore>>,
     /// Where the next poll begins.
     next: usize,
+    /// Sum of the depths of the queues that complete here. If it is larger than the queue, completions are counted: polls
+    /// first move what waits into `ring`, and what finds no room there is an overflow.
+    sum: usize,
+    ring: VecDeque<Counted>,
+    /// It has overflowed; what is in the ring can still be polled.
+    broken: bool,
 }
+
+/// A completion in the ring of a queue that counts.
+struct Counted {
+    wc: ibv_wc,
+    /// Polling it frees the send queue up to here.
+    frees: Option<(Arc<QpCore>, u64)>,
+}
+
+/// A completion queue that has overflowed and is empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Overflow;
 
 pub(crate) struct CqCore {
     process: &'static Process,
@@ -37,6 +57,7 @@ pub(crate) struct CqCore {
     pub cqe: AtomicI32,
     /// The `ibv_cq` that callers hold.
     pub handle: AtomicPtr<c_void>,
+    events: Arc<AsyncEvents>,
 }
 
 impl CqCore {
@@ -44,6 +65,7 @@ impl CqCore {
         process: &'static Process,
         channel: Option<Arc<ChannelCore>>,
         cqe: i32,
+        events: Arc<AsyncEvents>,
     ) -> io::Result<Arc<CqCore>> {
         let index = process.take_cq().ok_or(io::ErrorKind::OutOfMemory)? as u32;
         let advert = process.segment.cq(index as usize);
@@ -62,11 +84,15 @@ impl CqCore {
             members: Lock::new(Members {
                 list: Vec::new(),
                 next: 0,
+                sum: 0,
+                ring: VecDeque::new(),
+                broken: false,
             }),
             delivered: AtomicU64::new(generation),
             users: AtomicUsize::new(0),
             cqe: AtomicI32::new(cqe),
             handle: AtomicPtr::default(),
+            events,
         });
         if let Some(channel) = &cq.channel {
             channel.add(&cq);
@@ -78,13 +104,25 @@ impl CqCore {
         let mut members = self.members.lock();
         if !members.list.iter().any(|m| Arc::ptr_eq(m, qp)) {
             members.list.push(qp.clone());
+            members.sum += self.depth_of(qp);
         }
+    }
+
+    /// Entries that a queue pair can have here at once.
+    fn depth_of(&self, qp: &QpCore) -> usize {
+        let here = |cq: &Arc<CqCore>, depth| if std::ptr::eq(&**cq, self) { depth } else { 0 };
+        here(&qp.send_cq, qp.caps.send_wr) + here(&qp.recv_cq, qp.caps.recv_wr)
     }
 
     /// Removes a queue pair with all its completions that were not polled.
     pub fn remove(&self, qp: &QpCore) {
         let mut members = self.members.lock();
+        let before = members.list.len();
         members.list.retain(|m| !std::ptr::eq(&**m, qp));
+        if members.list.len() != before {
+            members.sum -= self.depth_of(qp);
+        }
+        members.ring.retain(|counted| counted.wc.qp_num != qp.qpn);
         members.next = 0;
     }
 
@@ -97,30 +135,109 @@ impl CqCore {
     }
 
     /// `ibv_poll_cq`: fills `out` from the front and returns how many.
-    pub fn poll(&self, out: &mut [ibv_wc]) -> usize {
+    pub fn poll(&self, out: &mut [ibv_wc]) -> Result<usize, Overflow> {
         let mut members = self.members.lock();
-        let count = members.list.len();
-        let mut filled = 0;
-        for _ in 0..count {
-            let next = members.next;
-            let qp = &members.list[next];
-            filled += self.poll_member(qp, &mut out[filled..]);
-            if filled == out.len() {
-                // Start here again: there may be more, and the others have had their turn.
-                members.next = if next + 1 == count { 0 } else { next + 1 };
-                return filled;
-            }
-            members.next = if next + 1 == count { 0 } else { next + 1 };
+        if faults::overflows(self.index) {
+            self.overflow(&mut members);
         }
+        let filled = if members.broken || members.sum > self.cqe.load(Ordering::Relaxed) as usize {
+            self.poll_counted(&mut members, out)?
+        } else {
+            self.poll_members(&mut members, out, |qp, index| {
+                qp.sent.store(index, Ordering::Release)
+            })
+        };
         if filled == 0 {
             // Whoever polls an empty queue spins: tell the core (15 to 35 % of a round trip).
             core::hint::spin_loop();
         }
+        Ok(filled)
+    }
+
+    /// Visits the members in turn until `out` is full or none has anything. `frees` learns which send slots are done with.
+    #[inline]
+    fn poll_members(
+        &self,
+        members: &mut Members,
+        out: &mut [ibv_wc],
+        mut frees: impl FnMut(&Arc<QpCore>, u64),
+    ) -> usize {
+        let count = members.list.len();
+        let mut filled = 0;
+        for _ in 0..count {
+            let at = members.next;
+            members.next = if at + 1 == count { 0 } else { at + 1 };
+            filled += self.poll_member(&members.list[at], &mut out[filled..], &mut frees);
+            if filled == out.len() {
+                // There may be more here, but it is the others' turn.
+                break;
+            }
+        }
         filled
     }
 
+    /// Polls through the ring, which holds as much as the completion queue is large.
+    #[cold]
+    fn poll_counted(&self, members: &mut Members, out: &mut [ibv_wc]) -> Result<usize, Overflow> {
+        let capacity = self.cqe.load(Ordering::Relaxed) as usize;
+        while !members.broken {
+            let mut wc = [ibv_wc::default()];
+            let mut freed = None;
+            if self.poll_members(members, &mut wc, |qp, index| {
+                freed = Some((qp.clone(), index))
+            }) == 0
+            {
+                break;
+            }
+            if members.ring.len() >= capacity {
+                self.overflow(members);
+            } else {
+                let [wc] = wc;
+                members.ring.push_back(Counted { wc, frees: freed });
+            }
+        }
+        if members.ring.is_empty() && members.broken {
+            return Err(Overflow);
+        }
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(Counted { wc, frees }) = members.ring.pop_front()
+        {
+            out[filled] = wc;
+            filled += 1;
+            if let Some((qp, index)) = frees {
+                qp.sent.store(index, Ordering::Release);
+            }
+        }
+        Ok(filled)
+    }
+
+    /// The queue is lost, and the queue pairs that complete to it with it (IBTA 11.6.3.1).
+    #[cold]
+    fn overflow(&self, members: &mut Members) {
+        if core::mem::replace(&mut members.broken, true) {
+            return;
+        }
+        self.events.push(
+            ibv_event_type::IBV_EVENT_CQ_ERR,
+            self.handle.load(Ordering::Acquire).addr(),
+        );
+        for qp in &members.list {
+            qp.fail();
+            self.events.push(
+                ibv_event_type::IBV_EVENT_QP_FATAL,
+                qp.handle.load(Ordering::Acquire).addr(),
+            );
+        }
+    }
+
     #[inline]
-    fn poll_member(&self, qp: &Arc<QpCore>, out: &mut [ibv_wc]) -> usize {
+    fn poll_member(
+        &self,
+        qp: &Arc<QpCore>,
+        out: &mut [ibv_wc],
+        frees: &mut impl FnMut(&Arc<QpCore>, u64),
+    ) -> usize {
         let mut filled = 0;
         if qp.attention() {
             qp.attend();
@@ -131,7 +248,7 @@ impl CqCore {
                 let Some(done) = (unsafe { qp.send_dones.pop() }) else {
                     break;
                 };
-                qp.sent.store(done.index + 1, Ordering::Release);
+                frees(qp, done.index + 1);
                 let wc = &mut out[filled];
                 *wc = ibv_wc {
                     wr_id: done.wr_id,

@@ -100,7 +100,7 @@ pub(crate) fn attr(process: &Process) -> ibv_device_attr {
         max_qp_rd_atom: MAX_RD_ATOMIC as i32,
         max_res_rd_atom: (MAX_RD_ATOMIC * crate::layout::MAX_QP) as i32,
         max_qp_init_rd_atom: MAX_RD_ATOMIC as i32,
-        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_NONE,
+        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
         max_pkeys: 1,
         phys_port_cnt: 1,
         ..ibv_device_attr::default()

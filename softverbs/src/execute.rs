@@ -3,28 +3,38 @@
 //! The order within a request: local keys, the peer's state, a receive entry, the remote key, the copy, the lane entry,
 //! the wake-up. The hazard word is set before the peer's state is read and cleared after the last access.
 
+use crate::atomic::{self, Update};
+use crate::faults::{self, Step};
 use crate::lane::{self, Entry, Kind, Payload};
 use crate::layout::{QpAdvert, RecvSge};
 use crate::link::{Link, OutLane, answers, more_posted, rnr_timer, wake};
+use crate::os::incarnation::Incarnation;
 use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::quiet;
-use crate::region::{self, LOCAL_WRITE, REMOTE, REMOTE_READ, REMOTE_WRITE};
+use crate::region::{self, LOCAL_WRITE, REMOTE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::send::Op;
 use crate::transfer::{List, MAX_SGE, Mover, Piece, Target, Way, transfer};
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use ibverbs_sys::{ibv_send_flags, ibv_sge, ibv_wc_status as Status};
 use std::time::Duration;
 
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 
+/// What an injected "receiver not ready" says to wait.
+const TICK: Duration = Duration::from_millis(1);
+
 /// One work request, wherever it is stored.
 pub(crate) struct Work<'a> {
+    /// Position in the send queue.
+    pub index: u64,
     pub wr_id: u64,
     pub op: Op,
     pub flags: u32,
     pub imm: u32,
+    /// Compare (or add) and swap of an atomic.
+    pub operands: [u64; 2],
     pub raddr: u64,
     pub rkey: u32,
     pub sges: &'a [ibv_sge],
@@ -37,6 +47,8 @@ pub(crate) enum Reason {
     Receiver { timer: Duration },
     /// The target does not answer (yet).
     Peer,
+    /// An injected delay.
+    Delayed,
 }
 
 pub(crate) enum Outcome {
@@ -61,6 +73,14 @@ pub(crate) fn execute(
         Ok(total) => total,
         Err(region::Refused) => return Outcome::Done(Status::IBV_WC_LOC_PROT_ERR, 0),
     };
+    let takes_entry = matches!(work.op, Op::Send | Op::SendImm | Op::WriteImm);
+    match faults::hinders(qp.qpn, work.index, takes_entry) {
+        None => {}
+        Some(faults::Hindrance::Delay) => return Outcome::Wait(Reason::Delayed),
+        Some(faults::Hindrance::ReceiverNotReady) => {
+            return Outcome::Wait(Reason::Receiver { timer: TICK });
+        }
+    }
     if link.peer.dead.load(Ordering::Relaxed) {
         return Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, 0);
     }
@@ -77,7 +97,6 @@ pub(crate) fn execute(
         return Outcome::Wait(Reason::Peer);
     };
     let advert = Link::advert(peer, *dest);
-    let takes_entry = !matches!(work.op, Op::Write | Op::Read);
     if takes_entry
         && !out
             .producer
@@ -88,6 +107,9 @@ pub(crate) fn execute(
     if takes_entry && out.claimed >= out.posted && !more_posted(qp, out, advert) {
         let timer = rnr_timer(advert.min_rnr_timer.load(Ordering::Relaxed));
         return Outcome::Wait(Reason::Receiver { timer });
+    }
+    if let Some(status) = faults::step(qp.qpn, Step::Checked) {
+        return Outcome::Done(Status(status), 0);
     }
     let name = if matches!(work.op, Op::Send | Op::SendImm) {
         quiet::RECV
@@ -100,7 +122,9 @@ pub(crate) fn execute(
         quiet::leave(out.head());
         return unanswered(link);
     }
-    let job = Job {
+    let mut job = Job {
+        qpn: qp.qpn,
+        me: qp.process.me,
         peer,
         out,
         advert,
@@ -108,8 +132,14 @@ pub(crate) fn execute(
         local: local.as_slice(),
         total,
     };
-    let (status, told) = job.run(mover);
+    let ran = job.run(mover);
     quiet::leave(out.head());
+    let (status, told) = match ran {
+        Ok(told) => (Status::IBV_WC_SUCCESS, told),
+        Err(Stop::Fail { status, told }) => (status, told),
+        Err(Stop::Wait) => return Outcome::Wait(Reason::Peer),
+    };
+    let injected = faults::step(qp.qpn, Step::Left);
     if told {
         wake(
             peer,
@@ -117,7 +147,10 @@ pub(crate) fn execute(
             work.flags & SOLICITED != 0 || status != Status::IBV_WC_SUCCESS,
         );
     }
-    Outcome::Done(status, total)
+    match injected.or_else(|| faults::step(qp.qpn, Step::Woken)) {
+        Some(status) => Outcome::Done(Status(status), total),
+        None => Outcome::Done(status, total),
+    }
 }
 
 /// The outcome when the peer's queue pair takes no requests.
@@ -136,7 +169,10 @@ fn local_pieces(
     work: &Work<'_>,
     pieces: &mut List<Piece>,
 ) -> Result<u64, region::Refused> {
-    let need = if work.op == Op::Read { LOCAL_WRITE } else { 0 };
+    let need = match work.op {
+        Op::Read | Op::CompareSwap | Op::FetchAdd => LOCAL_WRITE,
+        _ => 0,
+    };
     let mut total = 0;
     for sge in work.sges {
         let len = u64::from(sge.length);
@@ -161,6 +197,8 @@ fn local_pieces(
 
 /// One request with everything it needs; lives while the hazard is set.
 struct Job<'a> {
+    qpn: u32,
+    me: Incarnation,
     peer: &'a Peer,
     out: &'a mut OutLane,
     advert: &'a QpAdvert,
@@ -169,6 +207,26 @@ struct Job<'a> {
     total: u64,
 }
 
+/// Why a request ends before its end.
+enum Stop {
+    /// It fails with this status; `told` if the peer's lane got an entry.
+    Fail { status: Status, told: bool },
+    /// It has to wait; nothing has happened.
+    Wait,
+}
+
+impl Stop {
+    fn silent(status: Status) -> Stop {
+        Stop::Fail {
+            status,
+            told: false,
+        }
+    }
+}
+
+/// Whether the lane got an entry.
+type Ran = Result<bool, Stop>;
+
 /// The receive entry that a send takes.
 struct Scatter {
     targets: List<(Target, usize)>,
@@ -176,18 +234,36 @@ struct Scatter {
     unshared: bool,
 }
 
+/// Memory of the peer that a key names.
+struct Remote {
+    target: Target,
+    /// Some peer has rights to the region.
+    shared: bool,
+    /// The region lies in an arena that peers map writable: its atomics are the processor's.
+    mapped: bool,
+}
+
 impl Job<'_> {
-    /// Returns the status, and whether the lane got an entry.
-    fn run(mut self, mover: &mut Mover<'_>) -> (Status, bool) {
+    fn run(&mut self, mover: &mut Mover<'_>) -> Ran {
+        self.step(Step::Hazard)?;
         match self.work.op {
             Op::Send => self.send(Kind::Recv, mover),
             Op::SendImm => self.send(Kind::RecvImm, mover),
             Op::Write | Op::WriteImm => self.write(mover),
             Op::Read => self.read(mover),
+            Op::CompareSwap | Op::FetchAdd => self.atomic(mover),
         }
     }
 
-    fn send(&mut self, kind: Kind, mover: &mut Mover<'_>) -> (Status, bool) {
+    #[inline]
+    fn step(&self, step: Step) -> Result<(), Stop> {
+        match faults::step(self.qpn, step) {
+            None => Ok(()),
+            Some(status) => Err(Stop::silent(Status(status))),
+        }
+    }
+
+    fn send(&mut self, kind: Kind, mover: &mut Mover<'_>) -> Ran {
         // Read after `posted`, which bounds what we take: entries posted later can only lower it.
         if self.total
             <= u64::from(self.advert.eager.load(Ordering::Relaxed)).min(lane::BESIDE as u64)
@@ -202,7 +278,7 @@ impl Job<'_> {
                     Status::IBV_WC_LOC_LEN_ERR => Status::IBV_WC_REM_INV_REQ_ERR,
                     _ => Status::IBV_WC_REM_OP_ERR,
                 };
-                return (self.fail_receive(theirs, ours), true);
+                return Err(self.fail_receive(theirs, ours));
             }
         };
         if scatter.unshared && self.total <= lane::BESIDE as u64 {
@@ -211,109 +287,139 @@ impl Job<'_> {
         // SAFETY: the targets were checked under the hazard.
         let copied = unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) };
         match copied {
-            Ok(()) => {
-                self.tell(kind, Payload::Placed);
-                (Status::IBV_WC_SUCCESS, true)
-            }
+            Ok(()) => self.tell(kind, Payload::Placed),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                (Status::IBV_WC_RETRY_EXC_ERR, false)
+                Err(Stop::silent(Status::IBV_WC_RETRY_EXC_ERR))
             }
-            Err(_) => (
-                self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR),
-                true,
-            ),
+            Err(_) => {
+                Err(self.fail_receive(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_REM_OP_ERR))
+            }
         }
     }
 
     /// Leaves the payload in the lane: in the entry's own line, or beside it. The target's poll places it.
     #[inline]
-    fn send_eagerly(&mut self, kind: Kind, mover: &mut Mover<'_>) -> (Status, bool) {
+    fn send_eagerly(&mut self, kind: Kind, mover: &mut Mover<'_>) -> Ran {
         let total = self.total as usize;
         let mut words = [0u64; lane::IN_ENTRY / 8];
-        let payload = match total {
-            0 => Payload::Placed,
-            1..=lane::IN_ENTRY => Payload::InEntry(words),
-            _ => Payload::Beside,
-        };
-        let to = match payload {
-            Payload::Beside => self
-                .out
-                .beside(self.out.producer.next_slot(1 << self.out.order)),
-            _ => words.as_mut_ptr().cast(),
+        let beside = total > lane::IN_ENTRY;
+        let to = if beside {
+            self.out
+                .beside(self.out.producer.next_slot(1 << self.out.order))
+        } else {
+            words.as_mut_ptr().cast()
         };
         // SAFETY: local pieces were checked and are guarded by the send queue's lock; `to` has room for `total`.
         let copied = unsafe { self.transfer(Way::Out, &[(Target::Mapped(to), total)], mover) };
         if copied.is_err() {
-            return (Status::IBV_WC_GENERAL_ERR, false);
+            return Err(Stop::silent(Status::IBV_WC_GENERAL_ERR));
         }
-        let payload = if let Payload::InEntry(_) = payload {
-            Payload::InEntry(words)
-        } else {
-            payload
-        };
-        self.tell(kind, payload);
-        (Status::IBV_WC_SUCCESS, true)
+        self.tell(
+            kind,
+            match total {
+                0 => Payload::Placed,
+                _ if beside => Payload::Beside,
+                _ => Payload::InEntry(words),
+            },
+        )
     }
 
-    fn write(&mut self, mover: &mut Mover<'_>) -> (Status, bool) {
+    fn write(&mut self, mover: &mut Mover<'_>) -> Ran {
         if self.total > 0 {
-            let target = match self.remote(
-                self.work.rkey,
-                self.work.raddr,
-                self.total,
-                REMOTE_WRITE,
-                self.qp_allows(REMOTE_WRITE),
-            ) {
-                Ok((target, _)) => target,
-                Err(region::Refused) => return (self.fatal(), true),
-            };
-            if let Err(error) =
-                // SAFETY: the target was checked under the hazard.
-                unsafe { self.transfer(Way::Out, &[(target, self.total as usize)], mover) }
-            {
-                return self.copy_failed(&error);
-            }
+            let target = self.one_sided(REMOTE_WRITE)?.target;
+            // SAFETY: the target was checked under the hazard.
+            let copied =
+                unsafe { self.transfer(Way::Out, &[(target, self.total as usize)], mover) };
+            copied.map_err(|error| self.copy_failed(&error))?;
         }
         if self.work.op == Op::WriteImm {
-            self.tell(Kind::WriteImm, Payload::Placed);
+            return self.tell(Kind::WriteImm, Payload::Placed);
         }
-        (Status::IBV_WC_SUCCESS, self.work.op == Op::WriteImm)
+        self.step(Step::Copied)?;
+        Ok(false)
     }
 
-    fn read(&mut self, mover: &mut Mover<'_>) -> (Status, bool) {
+    fn read(&mut self, mover: &mut Mover<'_>) -> Ran {
         if self.total > 0 {
-            let target = match self.remote(
-                self.work.rkey,
-                self.work.raddr,
-                self.total,
-                REMOTE_READ,
-                self.qp_allows(REMOTE_READ),
-            ) {
-                Ok((target, _)) => target,
-                Err(region::Refused) => return (self.fatal(), true),
-            };
+            let target = self.one_sided(REMOTE_READ)?.target;
             // What this queue pair stored before is visible before the read takes place.
             fence(Ordering::SeqCst);
-            if let Err(error) =
-                // SAFETY: the target was checked under the hazard.
-                unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) }
-            {
-                return self.copy_failed(&error);
+            // SAFETY: the target was checked under the hazard.
+            let copied = unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) };
+            copied.map_err(|error| self.copy_failed(&error))?;
+        }
+        self.step(Step::Copied)?;
+        Ok(false)
+    }
+
+    /// See [`crate::atomic`] for the two ways.
+    fn atomic(&mut self, mover: &mut Mover<'_>) -> Ran {
+        if !self.work.raddr.is_multiple_of(8) {
+            return Err(self.fatal(Status::IBV_WC_REM_INV_REQ_ERR));
+        }
+        let remote = self.one_sided(REMOTE_ATOMIC)?;
+        let [a, b] = self.work.operands;
+        let update = match self.work.op {
+            Op::CompareSwap => Update::CompareSwap {
+                compare: a,
+                swap: b,
+            },
+            _ => Update::FetchAdd(a),
+        };
+        let old = match remote.target {
+            Target::Mapped(word) if remote.mapped && word.addr().is_multiple_of(8) => {
+                // SAFETY: eight mapped, aligned bytes, checked under the hazard; atomics only.
+                update.execute(unsafe { &*word.cast::<AtomicU64>() })
             }
-        }
-        (Status::IBV_WC_SUCCESS, false)
+            target => {
+                let page = self.peer.lock_page().map_err(|_| Stop::Wait)?;
+                let held =
+                    atomic::lock(page.locks(), self.work.raddr, self.me).ok_or(Stop::Wait)?;
+                // SAFETY: the target was checked under the hazard.
+                let done = unsafe { self.update(update, target) };
+                drop(held);
+                done.map_err(|error| self.copy_failed(&error))?
+            }
+        };
+        let mut old = old;
+        let from = [(Target::Mapped((&raw mut old).cast()), 8)];
+        // SAFETY: eight bytes on the stack into local pieces of eight bytes (the post checked that).
+        let copied = unsafe { self.transfer(Way::In, &from, mover) };
+        copied.map_err(|error| self.copy_failed(&error))?;
+        self.step(Step::Copied)?;
+        Ok(false)
     }
 
-    fn copy_failed(&mut self, error: &std::io::Error) -> (Status, bool) {
+    /// Reads a word of the peer's and writes it back updated; the word's lock is held.
+    ///
+    /// # Safety
+    ///
+    /// The target was resolved while the hazard is set, which it still is.
+    unsafe fn update(&self, update: Update, target: Target) -> std::io::Result<u64> {
+        let mut word = 0u64;
+        let piece = [Piece {
+            ptr: (&raw mut word).cast(),
+            len: 8,
+        }];
+        let pid = self.peer.incarnation.pid;
+        // SAFETY: a word on the stack, and a target of eight bytes by contract.
+        unsafe { transfer(Way::In, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+        if let Some(mut new) = update.of(word) {
+            let piece = [Piece {
+                ptr: (&raw mut new).cast(),
+                len: 8,
+            }];
+            // SAFETY: as above.
+            unsafe { transfer(Way::Out, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+        }
+        Ok(word)
+    }
+
+    fn copy_failed(&mut self, error: &std::io::Error) -> Stop {
         if error.raw_os_error() == Some(libc::ESRCH) {
-            return (Status::IBV_WC_RETRY_EXC_ERR, false);
+            return Stop::silent(Status::IBV_WC_RETRY_EXC_ERR);
         }
-        self.fatal();
-        (Status::IBV_WC_REM_OP_ERR, true)
-    }
-
-    fn qp_allows(&self, need: u32) -> bool {
-        self.advert.access.load(Ordering::Relaxed) & need != 0
+        self.fatal(Status::IBV_WC_REM_OP_ERR)
     }
 
     /// # Safety
@@ -330,45 +436,61 @@ impl Job<'_> {
         unsafe { transfer(way, self.peer.incarnation.pid, self.local, remote, mover) }
     }
 
-    /// Finds the memory that a key of the peer's names. Also: whether any peer has rights to that region.
+    /// The memory that a one-sided request names; refused, both queue pairs fail.
+    fn one_sided(&mut self, need: u32) -> Result<Remote, Stop> {
+        let allowed = self.advert.access.load(Ordering::Relaxed) & need != 0;
+        let found = self.remote(self.work.rkey, self.work.raddr, self.total, need);
+        match found {
+            Ok(remote) if allowed => Ok(remote),
+            _ => Err(self.fatal(Status::IBV_WC_REM_ACCESS_ERR)),
+        }
+    }
+
+    /// Finds the memory that a key of the peer's names.
     fn remote(
         &mut self,
         key: u32,
         addr: u64,
         len: u64,
         need: u32,
-        allowed: bool,
-    ) -> Result<(Target, bool), region::Refused> {
+    ) -> Result<Remote, region::Refused> {
         let pd = self.advert.pd.load(Ordering::Relaxed);
         let mr = self.peer.segment.mr(region::index_of(key));
         let off = region::check(mr, key, pd, addr, len, need)?;
-        if !allowed {
-            return Err(region::Refused);
-        }
         let shared = mr.access.load(Ordering::Relaxed) & REMOTE != 0;
         let there = mr.addr.load(Ordering::Relaxed).wrapping_add(off);
-        if self.peer.own {
-            return Ok((Target::Mapped(there as *mut u8), shared));
-        }
         let arena = mr.arena.load(Ordering::Relaxed);
+        let serial = mr.arena_serial.load(Ordering::Relaxed);
+        if self.peer.own {
+            let mapped = arena != 0 && self.peer.maps_writable(arena - 1);
+            return Ok(Remote {
+                target: Target::Mapped(there as *mut u8),
+                shared,
+                mapped,
+            });
+        }
         if arena != 0 {
-            let serial = mr.arena_serial.load(Ordering::Relaxed);
             let at = mr.arena_off.load(Ordering::Relaxed).wrapping_add(off);
-            let writes = need & (REMOTE_WRITE | LOCAL_WRITE) != 0;
+            let writes = need & (REMOTE_WRITE | REMOTE_ATOMIC | LOCAL_WRITE) != 0;
             if let Some(mapping) = self.out.arena(self.peer, arena - 1, serial)
                 && (mapping.writable() || !writes)
                 && at
                     .checked_add(len)
                     .is_some_and(|end| end <= mapping.len() as u64)
             {
-                // SAFETY: in bounds of the mapping, which `self.out.arenas` keeps for the rest of the request.
-                return Ok((
-                    Target::Mapped(unsafe { mapping.as_ptr().add(at as usize) }),
+                return Ok(Remote {
+                    // SAFETY: in bounds of the mapping, which `self.out.arenas` keeps for the rest of the request.
+                    target: Target::Mapped(unsafe { mapping.as_ptr().add(at as usize) }),
                     shared,
-                ));
+                    mapped: mapping.writable(),
+                });
             }
         }
-        Ok((Target::Process(there), shared))
+        Ok(Remote {
+            target: Target::Process(there),
+            shared,
+            mapped: false,
+        })
     }
 
     /// The next receive entry's memory, resolved; or the status with which that receive fails.
@@ -425,15 +547,16 @@ impl Job<'_> {
             sge.addr.load(Ordering::Relaxed),
             sge.lkey.load(Ordering::Relaxed),
         );
-        let (target, shared) = self.remote(key, addr, len, LOCAL_WRITE, true)?;
-        scatter.unshared &= !shared;
-        scatter.targets.push((target, len as usize));
+        let remote = self.remote(key, addr, len, LOCAL_WRITE)?;
+        scatter.unshared &= !remote.shared;
+        scatter.targets.push((remote.target, len as usize));
         Ok(len)
     }
 
     /// Pushes the entry that takes the next receive.
     #[inline]
-    fn tell(&mut self, kind: Kind, payload: Payload) {
+    fn tell(&mut self, kind: Kind, payload: Payload) -> Ran {
+        self.step(Step::Copied)?;
         let entry = Entry {
             kind,
             solicited: self.work.flags & SOLICITED != 0,
@@ -444,10 +567,17 @@ impl Job<'_> {
         };
         self.out.claimed += 1;
         self.out.push(&entry);
+        match faults::step(self.qpn, Step::Told) {
+            None => Ok(true),
+            Some(status) => Err(Stop::Fail {
+                status: Status(status),
+                told: true,
+            }),
+        }
     }
 
     /// Completes the next receive of the peer with an error.
-    fn fail_receive(&mut self, theirs: Status, ours: Status) -> Status {
+    fn fail_receive(&mut self, theirs: Status, ours: Status) -> Stop {
         let entry = Entry {
             kind: Kind::Error,
             solicited: true,
@@ -459,11 +589,14 @@ impl Job<'_> {
         self.out.claimed += 1;
         self.out.push(&entry);
         self.out.head().fatal.store(1, Ordering::Release);
-        ours
+        Stop::Fail {
+            status: ours,
+            told: true,
+        }
     }
 
     /// A remote access was refused: both queue pairs go to the error state.
-    fn fatal(&mut self) -> Status {
+    fn fatal(&mut self, status: Status) -> Stop {
         if self.out.producer.has_room(1 << self.out.order, || {
             self.advert.consumed.0.load(Ordering::Acquire)
         }) {
@@ -472,12 +605,12 @@ impl Job<'_> {
                 solicited: true,
                 payload: Payload::Placed,
                 byte_len: 0,
-                imm: Status::IBV_WC_REM_ACCESS_ERR.0,
+                imm: status.0,
                 index: self.out.claimed,
             };
             self.out.push(&entry);
         }
         self.out.head().fatal.store(1, Ordering::Release);
-        Status::IBV_WC_REM_ACCESS_ERR
+        Stop::Fail { status, told: true }
     }
 }

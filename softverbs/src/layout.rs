@@ -60,6 +60,8 @@ pub(crate) struct Header {
     pub pad: u32,
     /// A byte written here makes the owner's watcher run work that waits.
     pub kick: FdAdvert,
+    /// The page of locks for atomics on memory that cannot be mapped: writable by all.
+    pub locks: FdAdvert,
 }
 
 /// What a peer may know about a queue pair.

@@ -33,11 +33,14 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod asynch;
+mod atomic;
 mod channel;
 mod copy;
 mod cq;
 mod device;
+mod events;
 mod execute;
+pub mod faults;
 mod lane;
 mod layout;
 mod link;

@@ -4,6 +4,7 @@
 //! opened through `/proc` when it is first needed and checked to be the file that was advertised. The process itself is a
 //! peer too (`own`), so that queue pairs within it use the same code; only copies go by address.
 
+use crate::atomic;
 use crate::layout::*;
 use crate::memory::{Kind, PeerMapping, map_peer};
 use crate::os::incarnation::{Incarnation, PidFd};
@@ -11,7 +12,7 @@ use crate::os::memfd::ControlFile;
 use crate::os::pull::{Access, FileId, pull};
 use crate::segment::Segment;
 use crate::tables::Ranges;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -36,6 +37,19 @@ struct MadeFile {
 /// A descriptor of the peer's that was opened, with the serial of what it stood for.
 type Opened = (u64, Arc<OwnedFd>);
 
+/// A page of locks, writable by all.
+pub(crate) struct LockPage(ControlFile);
+
+impl LockPage {
+    pub const LEN: usize = 4096;
+
+    pub fn locks(&self) -> &[AtomicU64; atomic::LOCKS] {
+        const { assert!(atomic::LOCKS * 8 <= LockPage::LEN) };
+        // SAFETY: the file is a page and stays mapped while `self` lives; atomics only.
+        unsafe { &*self.0.as_ptr().cast() }
+    }
+}
+
 pub(crate) struct Peer {
     pub incarnation: Incarnation,
     /// This process itself.
@@ -48,6 +62,7 @@ pub(crate) struct Peer {
     lanes: Mutex<HashMap<FileId, Arc<ControlFile>>>,
     channels: Mutex<HashMap<u32, Opened>>,
     kick: Mutex<Option<OwnedFd>>,
+    lock_page: Mutex<Option<Arc<LockPage>>>,
     made: Mutex<Vec<MadeFile>>,
 }
 
@@ -71,6 +86,7 @@ impl Peer {
             lanes: Mutex::default(),
             channels: Mutex::default(),
             kick: Mutex::default(),
+            lock_page: Mutex::default(),
             made: Mutex::default(),
         }
     }
@@ -195,6 +211,36 @@ impl Peer {
         let fd = Arc::new(pull(self.incarnation, fd, id, Access::WriteOnly).ok()?);
         channels.insert(index, (serial, fd.clone()));
         Some((serial, fd))
+    }
+
+    /// Whether peers map the peer's arena writable.
+    pub fn maps_writable(&self, arena: u32) -> bool {
+        let kind = self
+            .segment
+            .arena(arena as usize)
+            .kind
+            .load(Ordering::Relaxed);
+        matches!(
+            Kind::from_code(kind as u8),
+            Some(Kind::Receive | Kind::Exposed)
+        )
+    }
+
+    /// The locks of the peer's words that cannot be mapped.
+    ///
+    /// # Errors
+    ///
+    /// The page cannot be opened: most likely the peer is gone.
+    pub fn lock_page(&self) -> io::Result<Arc<LockPage>> {
+        let mut page = self.lock_page.lock();
+        if let Some(page) = &*page {
+            return Ok(page.clone());
+        }
+        let (fd, id) = advertised(&self.segment.header().locks);
+        let fd = pull(self.incarnation, fd, id, Access::ReadWrite)?;
+        let new = Arc::new(LockPage(ControlFile::attach(fd, LockPage::LEN, true)?));
+        *page = Some(new.clone());
+        Ok(new)
     }
 
     /// Makes the peer's watcher run work of its queue pairs that waits.

@@ -8,7 +8,7 @@ use crate::os::incarnation::{Incarnation, PidFd};
 use crate::os::memfd::ControlFile;
 use crate::os::pull::{Access, FileId, pull};
 use crate::os::{membarrier, procvm};
-use crate::peer::Peer;
+use crate::peer::{LockPage, Peer};
 use crate::qp::QpCore;
 use crate::segment::Segment;
 use crate::tables::{Indices, Ranges};
@@ -34,6 +34,8 @@ pub(crate) struct Process {
     pub segment: Arc<Segment>,
     /// The process as its own peer.
     own: Arc<Peer>,
+    /// Keeps the advertised page of locks.
+    _locks: ControlFile,
     peers: Mutex<HashMap<u16, Arc<Peer>>>,
     qps: Mutex<Vec<Weak<QpCore>>>,
     qp_indices: Mutex<Indices>,
@@ -99,6 +101,8 @@ impl Process {
             kick_write.as_raw_fd(),
             FileId::of(&kick_write)?,
         );
+        let locks = ControlFile::create(LockPage::LEN, true)?;
+        advertise(&header.locks, locks.fd().as_raw_fd(), locks.id());
         header.magic.store(MAGIC, Ordering::Release);
         procvm::permit_peers();
         let info = SlotInfo {
@@ -115,6 +119,7 @@ impl Process {
             directory,
             segment,
             own,
+            _locks: locks,
             peers: Mutex::default(),
             qps: Mutex::default(),
             // Queue pair numbers 0 and 1 are special in the verbs, key 0 means none.

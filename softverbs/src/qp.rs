@@ -17,6 +17,7 @@ use crate::recv::{InLane, RecvQueue};
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
 use crate::{channel, device};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
 use parking_lot::Mutex;
@@ -67,6 +68,8 @@ pub(crate) struct QpCore {
     pub helper: Option<Arc<Helper>>,
     recv_off: usize,
     recv_len: usize,
+    /// The `ibv_qp` that callers hold.
+    pub handle: AtomicPtr<c_void>,
 }
 
 impl QpCore {
@@ -123,6 +126,7 @@ impl QpCore {
             helper,
             recv_off,
             recv_len,
+            handle: AtomicPtr::default(),
             send_cq,
             recv_cq,
         });

@@ -1,5 +1,6 @@
 //! The receive queue and taking in what the peer's lane says.
 
+use crate::faults::{self, Verb};
 use crate::lane::{self, Consumer, Entry, Kind, Payload};
 use crate::os::memfd::ControlFile;
 use crate::peer::{LaneSpace, Peer};
@@ -154,6 +155,12 @@ pub(crate) unsafe fn post_recv(
     let before = rq.posted;
     let mut rc = 0;
     while !wr.is_null() {
+        if let Some(errno) = faults::verb(Verb::PostRecv) {
+            // SAFETY: `bad` is the caller's out parameter.
+            unsafe { *bad = wr };
+            rc = errno;
+            break;
+        }
         // SAFETY: `wr` is a valid request of the chain.
         if let Err(errno) = unsafe { post_one(qp, &mut rq, &*wr) } {
             // SAFETY: `bad` is the caller's out parameter.

@@ -6,6 +6,7 @@
 
 use crate::device::MAX_MSG;
 use crate::execute::{Outcome, Reason, Work, execute};
+use crate::faults::{self, Verb};
 use crate::link::Link;
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::State;
@@ -34,6 +35,8 @@ pub(crate) enum Op {
     Write,
     WriteImm,
     Read,
+    CompareSwap,
+    FetchAdd,
 }
 
 impl Op {
@@ -44,6 +47,8 @@ impl Op {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => Op::Write,
             ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Op::WriteImm,
             ibv_wr_opcode::IBV_WR_RDMA_READ => Op::Read,
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => Op::CompareSwap,
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Op::FetchAdd,
             _ => return None,
         })
     }
@@ -53,6 +58,8 @@ impl Op {
             Op::Send | Op::SendImm => ibv_wc_opcode::IBV_WC_SEND,
             Op::Write | Op::WriteImm => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
             Op::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
+            Op::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+            Op::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
         }
     }
 }
@@ -73,6 +80,7 @@ struct Stored {
     op: Op,
     flags: u32,
     imm: u32,
+    operands: [u64; 2],
     raddr: u64,
     rkey: u32,
     sges: u32,
@@ -185,6 +193,7 @@ impl SendQueue {
             op: work.op,
             flags: work.flags,
             imm: work.imm,
+            operands: work.operands,
             raddr: work.raddr,
             rkey: work.rkey,
             sges: if work.flags & INLINE != 0 {
@@ -249,10 +258,12 @@ impl SendQueue {
                 &self.sges[slot * self.max_sge..]
             };
             let work = Work {
+                index: self.next,
                 wr_id: stored.wr_id,
                 op: stored.op,
                 flags: stored.flags,
                 imm: stored.imm,
+                operands: stored.operands,
                 raddr: stored.raddr,
                 rkey: stored.rkey,
                 sges: &sges[..stored.sges as usize],
@@ -296,6 +307,7 @@ impl SendQueue {
                 ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
             ),
             Reason::Peer => (self.timeout, ibv_wc_status::IBV_WC_RETRY_EXC_ERR),
+            Reason::Delayed => (None, ibv_wc_status::IBV_WC_RETRY_EXC_ERR),
         };
         if limit == Some(Duration::ZERO) {
             return Some(failure);
@@ -343,6 +355,11 @@ pub(crate) unsafe fn post_send(
 ) -> i32 {
     let mut sq = qp.send.lock();
     while !wr.is_null() {
+        if let Some(errno) = faults::verb(Verb::PostSend) {
+            // SAFETY: `bad` is the caller's out parameter.
+            unsafe { *bad = wr };
+            return errno;
+        }
         // SAFETY: `wr` is a valid request of the chain.
         if let Err(errno) = unsafe { post_one(qp, &mut sq, &*wr) } {
             // SAFETY: `bad` is the caller's out parameter.
@@ -373,21 +390,36 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
     };
     let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
     let flags = wr.send_flags;
-    if total > MAX_MSG || flags & INLINE != 0 && (total > sq.max_inline as u64 || op == Op::Read) {
+    if total > MAX_MSG
+        || flags & INLINE != 0
+            && (total > sq.max_inline as u64
+                || matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd))
+    {
         return Err(libc::EINVAL);
     }
     if sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64 {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the union's rdma member and imm_data are plain integers, valid whatever was written.
-    let (raddr, rkey, imm) = unsafe {
-        (
-            wr.wr.rdma.remote_addr,
-            wr.wr.rdma.rkey,
-            wr.__bindgen_anon_1.imm_data,
-        )
+    let atomic = matches!(op, Op::CompareSwap | Op::FetchAdd);
+    if atomic && total != 8 {
+        return Err(libc::EINVAL);
+    }
+    if faults::no_immediate() && matches!(op, Op::SendImm | Op::WriteImm) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the unions' members are plain integers, valid whatever was written.
+    let (raddr, rkey, operands, imm) = unsafe {
+        let imm = wr.__bindgen_anon_1.imm_data;
+        if atomic {
+            let a = wr.wr.atomic;
+            (a.remote_addr, a.rkey, [a.compare_add, a.swap], imm)
+        } else {
+            (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, [0; 2], imm)
+        }
     };
     let work = Work {
+        index: sq.head,
+        operands,
         wr_id: wr.wr_id,
         op,
         flags,
@@ -474,11 +506,13 @@ impl QpCore {
                 .saturating_duration_since(Instant::now())
                 .max(Duration::from_micros(10))
         });
-        Some(if waiting.reason == Reason::Peer {
-            left.min(TICK)
-        } else {
-            left
-        })
+        Some(
+            if matches!(waiting.reason, Reason::Peer | Reason::Delayed) {
+                left.min(TICK)
+            } else {
+                left
+            },
+        )
     }
 
     fn attend_locked(self: &Arc<Self>, sq: &mut SendQueue) {

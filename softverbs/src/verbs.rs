@@ -6,6 +6,7 @@
 
 mod context;
 mod cq;
+mod events;
 mod mr;
 mod names;
 mod qp;
@@ -14,7 +15,13 @@ mod unsupported;
 
 pub use table::api;
 
+use crate::faults::{self, Verb};
 use std::io;
+
+/// The injected failure of a verb, if there is one.
+fn fail(verb: Verb) -> io::Result<()> {
+    faults::verb(verb).map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
 
 /// Sets errno and returns NULL, as most create functions do on failure.
 fn null<T>(error: &io::Error) -> *mut T {

@@ -734,3 +734,175 @@ fn dereg_under_fire() {
         });
     }
 }
+
+/// Compare-and-swap and fetch-and-add return what was there; misaligned words and missing rights are refused.
+#[test]
+fn atomics() {
+    let dev = Dev::open();
+    let mine = Mem::plain(&dev, 64, LOCAL);
+    let kinds = [
+        Mem::plain(&dev, 64, LOCAL | ATOMIC),
+        Mem::file(&dev, 64, LOCAL | ATOMIC, Kind::Exposed),
+    ];
+    for theirs in &kinds {
+        let (a, b) = pair(&dev, &Options::default());
+        theirs.fill(8, &100u64.to_ne_bytes());
+        let word = |mem: &Mem, at| u64::from_ne_bytes(mem.get(at, 8).try_into().unwrap());
+        let cases = [
+            (Op::IBV_WR_ATOMIC_FETCH_AND_ADD, [5, 0], 100, 105),
+            (Op::IBV_WR_ATOMIC_FETCH_AND_ADD, [u64::MAX, 0], 105, 104),
+            (Op::IBV_WR_ATOMIC_CMP_AND_SWP, [104, 7], 104, 7),
+            (Op::IBV_WR_ATOMIC_CMP_AND_SWP, [104, 9], 7, 7),
+        ];
+        for (op, operands, before, after) in cases {
+            assert_eq!(
+                a.post(&mut atomic(
+                    1,
+                    op,
+                    &mut [mine.sge(0, 8)],
+                    theirs.addr() + 8,
+                    theirs.key(),
+                    operands
+                )),
+                0
+            );
+            let wc = a.next();
+            let opcode = if op == Op::IBV_WR_ATOMIC_CMP_AND_SWP {
+                Wc::IBV_WC_COMP_SWAP
+            } else {
+                Wc::IBV_WC_FETCH_ADD
+            };
+            assert_eq!(
+                (wc.status, wc.opcode, word(&mine, 0), word(theirs, 8)),
+                (OK, opcode, before, after)
+            );
+        }
+        assert_eq!(
+            a.post(&mut atomic(
+                1,
+                Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+                &mut [mine.sge(0, 4)],
+                theirs.addr(),
+                theirs.key(),
+                [1, 0]
+            )),
+            libc::EINVAL
+        );
+        a.post(&mut atomic(
+            1,
+            Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            &mut [mine.sge(0, 8)],
+            theirs.addr() + 4,
+            theirs.key(),
+            [1, 0],
+        ));
+        assert_eq!(
+            (a.next().status, b.state()),
+            (Status::IBV_WC_REM_INV_REQ_ERR, State::IBV_QPS_ERR)
+        );
+        let (a, _b) = pair(
+            &dev,
+            &Options {
+                access: READ | WRITE,
+                ..Options::default()
+            },
+        );
+        a.post(&mut atomic(
+            1,
+            Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            &mut [mine.sge(0, 8)],
+            theirs.addr(),
+            theirs.key(),
+            [1, 0],
+        ));
+        assert_eq!(a.next().status, Status::IBV_WC_REM_ACCESS_ERR);
+    }
+    let plain = Mem::plain(&dev, 64, LOCAL | READ | WRITE);
+    let (a, _b) = pair(&dev, &Options::default());
+    a.post(&mut atomic(
+        1,
+        Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        &mut [mine.sge(0, 8)],
+        plain.addr(),
+        plain.key(),
+        [1, 0],
+    ));
+    assert_eq!(a.next().status, Status::IBV_WC_REM_ACCESS_ERR);
+}
+
+/// A completion queue smaller than its queues works as long as it is polled, and overflows when it is not.
+#[test]
+fn overflow() {
+    let dev = Dev::open();
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    let (a, b) = pair(
+        &dev,
+        &Options {
+            depth: 16,
+            cqe: 4,
+            ..Options::default()
+        },
+    );
+    for round in 0..10 {
+        for i in 0..4 {
+            assert_eq!(b.recv(round * 4 + i, &mut [mem.sge(0, 8)]), 0);
+            assert_eq!(
+                a.post(&mut wr(
+                    i,
+                    Op::IBV_WR_SEND,
+                    &mut [mem.sge(8, 8)],
+                    if i % 2 == 0 { SIGNALED } else { 0 }
+                )),
+                0
+            );
+        }
+        for i in 0..4 {
+            assert_eq!(b.next().wr_id, round * 4 + i);
+        }
+        assert_eq!(
+            (a.next().wr_id, a.next().wr_id, a.poll().is_none()),
+            (0, 2, true)
+        );
+    }
+    for i in 0..5 {
+        assert_eq!(b.recv(i, &mut [mem.sge(0, 8)]), 0);
+        assert_eq!(
+            a.post(&mut wr(i, Op::IBV_WR_SEND, &mut [mem.sge(8, 8)], SIGNALED)),
+            0
+        );
+    }
+    // Four fit; the fifth is an overflow, which is told as events of the queue and of its queue pair.
+    let begin = std::time::Instant::now();
+    while a.state() != State::IBV_QPS_ERR {
+        assert!(begin.elapsed() < HANG);
+        let mut wc = ibverbs_sys::ibv_wc::default();
+        // Polls of nothing: they move what is there, and so find the overflow without taking anything out.
+        let n = unsafe { ibverbs_sys::inline::ibv_poll_cq(b.cq, 1, &mut wc) };
+        if n == 1 && wc.wr_id == 3 && b.state() == State::IBV_QPS_RTS {
+            break;
+        }
+        if n < 0 {
+            break;
+        }
+    }
+    let events: Vec<_> = (0..2).map(|_| event(&dev)).collect();
+    assert!(
+        events.contains(&ibverbs_sys::ibv_event_type::IBV_EVENT_CQ_ERR),
+        "{events:?}"
+    );
+    assert!(
+        events.contains(&ibverbs_sys::ibv_event_type::IBV_EVENT_QP_FATAL),
+        "{events:?}"
+    );
+}
+
+/// Takes and acknowledges an asynchronous event.
+fn event(dev: &Dev) -> ibverbs_sys::ibv_event_type {
+    let mut event = unsafe { std::mem::zeroed::<ibverbs_sys::ibv_async_event>() };
+    assert_eq!(
+        unsafe { (api().ibv_get_async_event)(dev.ctx, &mut event) },
+        0
+    );
+    unsafe { (api().ibv_ack_async_event)(&mut event) };
+    event.event_type
+}

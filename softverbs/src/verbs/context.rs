@@ -1,14 +1,14 @@
 //! Devices, contexts and protection domains.
 
-use super::{cq, null, qp, set_errno};
+use super::{cq, fail, null, qp, set_errno};
 use crate::asynch::Helper;
-use crate::channel::pipe;
 use crate::device;
+use crate::events::AsyncEvents;
+use crate::faults::{self, Verb};
 use crate::process::Process;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use ibverbs_sys::*;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 struct Device(ibv_device);
@@ -18,13 +18,23 @@ unsafe impl Sync for Device {}
 // SAFETY: as above; it holds no pointers that belong to a thread.
 unsafe impl Send for Device {}
 
+/// The device; without immediate data it looks like those that have none.
 fn the_device() -> *mut ibv_device {
-    static DEVICE: OnceLock<Device> = OnceLock::new();
-    let device = DEVICE.get_or_init(|| {
+    static DEVICES: [OnceLock<Device>; 2] = [const { OnceLock::new() }; 2];
+    let iwarp = faults::no_immediate();
+    let device = DEVICES[usize::from(iwarp)].get_or_init(|| {
         let mut device = ibv_device {
             _ops: _ibv_device_ops::default(),
-            node_type: ibv_node_type::IBV_NODE_CA,
-            transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
+            node_type: if iwarp {
+                ibv_node_type::IBV_NODE_RNIC
+            } else {
+                ibv_node_type::IBV_NODE_CA
+            },
+            transport_type: if iwarp {
+                ibv_transport_type::IBV_TRANSPORT_IWARP
+            } else {
+                ibv_transport_type::IBV_TRANSPORT_IB
+            },
             name: [0; 64],
             dev_name: [0; 64],
             dev_path: [0; 256],
@@ -73,8 +83,7 @@ pub(super) struct Context {
     verbs: verbs_context,
     pub process: &'static Process,
     pub helper: Option<Arc<Helper>>,
-    _async_write: OwnedFd,
-    async_read: OwnedFd,
+    pub events: Arc<AsyncEvents>,
 }
 
 /// The context behind the plain pointer.
@@ -90,15 +99,15 @@ pub(super) unsafe fn context<'a>(context: *mut ibv_context) -> &'a Context {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let open = || {
+        fail(Verb::OpenDevice)?;
         let process = Process::get()?;
         let helper = device::async_seed().map(Helper::start).transpose()?;
-        let (async_read, _async_write) = pipe()?;
+        let events = Arc::new(AsyncEvents::new()?);
         std::io::Result::Ok(Context {
             verbs: verbs_context::default(),
             process,
             helper,
-            _async_write,
-            async_read,
+            events,
         })
     };
     match open() {
@@ -107,7 +116,7 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
             let new = Box::into_raw(Box::new(new));
             // SAFETY: freshly boxed; C structures are filled in place.
             unsafe {
-                let fd = (*new).async_read.as_raw_fd();
+                let fd = (*new).events.fd();
                 let verbs = &mut (*new).verbs;
                 verbs.sz = size_of::<verbs_context>();
                 verbs.query_port = Some(query_port_ex);
@@ -296,6 +305,9 @@ pub(super) struct Pd {
 static PDS: AtomicU32 = AtomicU32::new(1);
 
 pub(super) unsafe extern "C" fn alloc_pd(plain: *mut ibv_context) -> *mut ibv_pd {
+    if let Err(error) = fail(Verb::AllocPd) {
+        return null(&error);
+    }
     let id = PDS.fetch_add(1, Ordering::Relaxed);
     let pd = Pd {
         pd: ibv_pd {
@@ -325,19 +337,3 @@ pub(super) unsafe extern "C" fn dealloc_pd(plain: *mut ibv_pd) -> c_int {
     drop(unsafe { Box::from_raw(plain.cast::<Pd>()) });
     0
 }
-
-/// Waits for an asynchronous event. There are none yet, so this blocks (or says `EAGAIN`) as the descriptor does.
-pub(super) unsafe extern "C" fn get_async_event(
-    plain: *mut ibv_context,
-    _event: *mut ibv_async_event,
-) -> c_int {
-    let mut byte = 0u8;
-    // SAFETY: reads into a live byte from the context's own descriptor.
-    let n = unsafe { libc::read((*plain).async_fd, (&raw mut byte).cast(), 1) };
-    if n >= 0 {
-        set_errno(libc::EIO);
-    }
-    -1
-}
-
-pub(super) unsafe extern "C" fn ack_async_event(_event: *mut ibv_async_event) {}

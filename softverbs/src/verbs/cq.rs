@@ -1,10 +1,11 @@
 //! Completion queues and channels.
 
 use super::context::context;
-use super::{code, null, rc, set_errno};
+use super::{code, fail, null, rc, set_errno};
 use crate::channel::ChannelCore;
 use crate::cq::CqCore;
 use crate::device::MAX_CQE;
+use crate::faults::Verb;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::*;
@@ -45,7 +46,8 @@ pub(super) unsafe extern "C" fn create_comp_channel(
     plain: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     // SAFETY: module invariant of `verbs`.
-    match ChannelCore::new(unsafe { context(plain) }.process) {
+    let process = unsafe { context(plain) }.process;
+    match fail(Verb::CreateCompChannel).and_then(|()| ChannelCore::new(process)) {
         Err(error) => null(&error),
         Ok(core) => {
             let channel = ibv_comp_channel {
@@ -83,11 +85,13 @@ pub(super) unsafe extern "C" fn create_cq(
         return null(&io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: module invariant of `verbs`.
-    let (process, core) = unsafe {
+    let (context, core) = unsafe {
         let core = (!channel.is_null()).then(|| (*channel.cast::<Channel>()).core.clone());
-        (context(plain).process, core)
+        (context(plain), core)
     };
-    match CqCore::new(process, core, cqe) {
+    match fail(Verb::CreateCq)
+        .and_then(|()| CqCore::new(context.process, core, cqe, context.events.clone()))
+    {
         Err(error) => null(&error),
         Ok(core) => {
             if let Some(channel) = &core.channel {
@@ -111,6 +115,7 @@ pub(super) unsafe extern "C" fn create_cq(
                 acked: Condvar::new(),
             }));
             core.handle.store(new.cast(), Ordering::Release);
+            new.cast::<c_void>().expose_provenance();
             new.cast()
         }
     }
@@ -140,6 +145,10 @@ pub(super) unsafe extern "C" fn destroy_cq(plain: *mut ibv_cq) -> c_int {
         cq.acked.wait(&mut events);
     }
     drop(events);
+    // SAFETY: module invariant of `verbs`.
+    unsafe { context(cq.cq.context) }
+        .events
+        .retire(plain.addr());
     if let Some(channel) = &cq.core.channel {
         channel.users.fetch_sub(1, Ordering::Release);
         channel.remove(cq.core.index);
@@ -196,10 +205,12 @@ pub(super) unsafe extern "C" fn poll_cq(
     // `ibv_wc` anyway.
     let out = unsafe { core::slice::from_raw_parts_mut(wc, count) };
     // SAFETY: module invariant of `verbs`.
-    unsafe { core(plain) }.poll(out) as c_int
+    // -1 once an overflowed queue is empty: its other completions are lost.
+    unsafe { core(plain) }.poll(out).map_or(-1, |n| n as c_int)
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(plain: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: module invariant of `verbs`.
-    rc(unsafe { core(plain) }.arm(solicited_only != 0))
+    let cq = unsafe { core(plain) };
+    rc(fail(Verb::ReqNotifyCq).and_then(|()| cq.arm(solicited_only != 0)))
 }

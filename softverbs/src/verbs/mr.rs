@@ -1,7 +1,8 @@
 //! Memory regions.
 
 use super::context::{Pd, context, pd};
-use super::{null, rc};
+use super::{fail, null, rc};
+use crate::faults::{self, Verb};
 use crate::region::RegionCore;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -22,14 +23,17 @@ unsafe fn register(
 ) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
     let (context, pd): (_, &Pd) = unsafe { (context((*parent).context), pd(parent)) };
-    match RegionCore::register(
-        context.process,
-        pd.id,
-        addr as u64,
-        length as u64,
-        iova,
-        access,
-    ) {
+    let made = fail(Verb::RegMr).and_then(|()| {
+        RegionCore::register(
+            context.process,
+            pd.id,
+            addr as u64,
+            length as u64,
+            iova,
+            access,
+        )
+    });
+    match made {
         Err(error) => null(&error),
         Ok(region) => {
             pd.users.fetch_add(1, Ordering::Relaxed);
@@ -81,6 +85,9 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(plain: *mut ibv_mr) -> c_int {
+    if let Some(errno) = faults::verb(Verb::DeregMr) {
+        return errno;
+    }
     // SAFETY: module invariant of `verbs`.
     if let Err(error) = unsafe { &(*plain.cast::<Mr>()).region }.invalidate() {
         return rc(Err(error));

@@ -1,12 +1,13 @@
 //! Queue pairs.
 
 use super::context::{context, pd};
-use super::{cq, null, rc};
+use super::{cq, fail, null, rc};
 use crate::device::{MAX_INLINE, MAX_QP_WR};
+use crate::faults::{self, Verb};
 use crate::qp::{Caps, QpCore};
 use crate::transfer::MAX_SGE;
 use crate::{recv, send};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::*;
 use std::io;
@@ -60,15 +61,17 @@ pub(super) unsafe extern "C" fn create_qp(
             cq::core(init.recv_cq),
         )
     };
-    let made = QpCore::new(
-        context.process,
-        pd.id,
-        caps,
-        init.sq_sig_all != 0,
-        send_cq.clone(),
-        recv_cq.clone(),
-        context.helper.clone(),
-    );
+    let made = fail(Verb::CreateQp).and_then(|()| {
+        QpCore::new(
+            context.process,
+            pd.id,
+            caps,
+            init.sq_sig_all != 0,
+            send_cq.clone(),
+            recv_cq.clone(),
+            context.helper.clone(),
+        )
+    });
     match made {
         Err(error) => null(&error),
         Ok(core) => {
@@ -90,12 +93,14 @@ pub(super) unsafe extern "C" fn create_qp(
                 cond: libc::PTHREAD_COND_INITIALIZER,
                 events_completed: 0,
             };
-            Box::into_raw(Box::new(Qp {
+            let new = Box::into_raw(Box::new(Qp {
                 qp,
-                core,
+                core: core.clone(),
                 init: *init,
-            }))
-            .cast()
+            }));
+            core.handle.store(new.cast(), Ordering::Release);
+            new.cast::<c_void>().expose_provenance();
+            new.cast()
         }
     }
 }
@@ -110,6 +115,9 @@ pub(super) unsafe extern "C" fn modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
+    if let Some(errno) = faults::verb(Verb::ModifyQp) {
+        return errno;
+    }
     // SAFETY: module invariant of `verbs`.
     let (core, attr) = unsafe { (core(plain), &*attr) };
     match core.modify(attr, mask as u32) {
@@ -140,11 +148,18 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(plain: *mut ibv_qp) -> c_int {
+    if let Some(errno) = faults::verb(Verb::DestroyQp) {
+        return errno;
+    }
     // SAFETY: module invariant of `verbs`.
     let core = unsafe { core(plain) };
     if let Err(error) = core.destroy() {
         return rc(Err(error));
     }
+    // SAFETY: module invariant of `verbs`.
+    unsafe { context((*plain).context) }
+        .events
+        .retire(plain.addr());
     core.send_cq.users.fetch_sub(1, Ordering::Release);
     core.recv_cq.users.fetch_sub(1, Ordering::Release);
     // SAFETY: the domain outlives its queue pairs (it counts them).

@@ -1,6 +1,6 @@
 //! The table of functions.
 
-use super::{context, cq, mr, names, qp, unsupported};
+use super::{context, cq, events, mr, names, qp, unsupported};
 use ibverbs_sys::Api;
 
 static API: Api = Api {
@@ -10,8 +10,8 @@ static API: Api = Api {
     ibv_get_device_guid: context::get_device_guid,
     ibv_open_device: context::open_device,
     ibv_close_device: context::close_device,
-    ibv_get_async_event: context::get_async_event,
-    ibv_ack_async_event: context::ack_async_event,
+    ibv_get_async_event: events::get_async_event,
+    ibv_ack_async_event: events::ack_async_event,
     ibv_query_device: context::query_device,
     ibv_query_port: context::query_port,
     ibv_query_gid: context::query_gid,

@@ -18,6 +18,7 @@ pub const HANG: Duration = Duration::from_secs(20);
 pub const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 pub const READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 pub const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+pub const ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 
 pub fn api() -> &'static Api {
@@ -153,6 +154,8 @@ pub struct Options {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub access: u32,
+    /// Entries of the completion queue, 0 for enough.
+    pub cqe: u32,
 }
 
 impl Default for Options {
@@ -165,7 +168,8 @@ impl Default for Options {
             rnr_retry: 7,
             timeout: 14,
             retry_cnt: 6,
-            access: READ | WRITE,
+            access: READ | WRITE | ATOMIC,
+            cqe: 0,
         }
     }
 }
@@ -175,7 +179,13 @@ impl End {
     pub fn new(dev: &Dev, o: &Options) -> End {
         unsafe {
             let channel = (api().ibv_create_comp_channel)(dev.ctx);
-            let cq = (api().ibv_create_cq)(dev.ctx, 4 * o.depth as i32, null_mut(), channel, 0);
+            let cq = (api().ibv_create_cq)(
+                dev.ctx,
+                if o.cqe == 0 { 2 * o.depth } else { o.cqe } as i32,
+                null_mut(),
+                channel,
+                0,
+            );
             assert!(!cq.is_null());
             let mut init = ibv_qp_init_attr {
                 send_cq: cq,
@@ -381,6 +391,22 @@ pub fn rdma(
     let mut wr = wr(wr_id, op, sges, flags);
     wr.wr.rdma.remote_addr = raddr;
     wr.wr.rdma.rkey = rkey;
+    wr
+}
+
+/// An atomic on remote memory.
+pub fn atomic(
+    wr_id: u64,
+    op: ibv_wr_opcode,
+    sges: &mut [ibv_sge],
+    raddr: u64,
+    rkey: u32,
+    operands: [u64; 2],
+) -> ibv_send_wr {
+    let mut wr = wr(wr_id, op, sges, SIGNALED);
+    wr.wr.atomic.remote_addr = raddr;
+    wr.wr.atomic.rkey = rkey;
+    [wr.wr.atomic.compare_add, wr.wr.atomic.swap] = operands;
     wr
 }
 
