@@ -33,6 +33,8 @@ pub(super) struct Flight {
     pub sent: Body,
     pub destination: Option<Buf>,
     pub answer: Option<Answer>,
+    /// Bytes that the server keeps until it is told that they have been READ.
+    pub leased: u64,
     pub transfer: Option<Transfer>,
 }
 

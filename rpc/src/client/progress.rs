@@ -42,6 +42,9 @@ impl Client {
             self.dispatch(completion)?;
         }
         self.settle();
+        if self.unreleased.bytes() >= RELEASE_AT {
+            self.control(Kind::Release)?;
+        }
         let posted = self.post_reads()?;
         if let Some(link) = &self.link
             && link.credits().must_return()
@@ -132,7 +135,7 @@ impl Client {
             if header.kind != Kind::Reply {
                 return Err(Violation::Kind.into());
             }
-            self.unreleased.add(header.slot.index, header.body_len);
+            flight.leased = header.body_len;
         }
         if flight.call.is_none() {
             flight.answer = Some(Answer::Unwanted);
@@ -205,18 +208,22 @@ impl Client {
         let mut at = 0;
         while at < self.transfers.len() && link.may_read() {
             let slot = self.transfers[at];
-            let next = self.flights[slot.index as usize]
-                .transfer
-                .as_mut()
-                .and_then(|transfer| transfer.next(self.options.read_slice));
-            let Some((slice, source)) = next else {
+            let Some(transfer) = &mut self.flights[slot.index as usize].transfer else {
                 self.transfers.swap_remove(at);
                 continue;
             };
-            link.read(slice, source, slot)?;
-            self.recorder.reads += 1;
-            posted += 1;
-            at += 1;
+            let next = transfer.next(self.options.read_slice);
+            // Off the list with its last READ: the slot may be used again when that completes.
+            if transfer.has_next() {
+                at += 1;
+            } else {
+                self.transfers.swap_remove(at);
+            }
+            if let Some((slice, source)) = next {
+                link.read(slice, source, slot)?;
+                self.recorder.reads += 1;
+                posted += 1;
+            }
         }
         Ok(posted)
     }
@@ -234,6 +241,10 @@ impl Client {
 
     fn end(&mut self, slot: SlotId, now: Instant) {
         let flight = std::mem::take(&mut self.flights[slot.index as usize]);
+        if flight.leased > 0 {
+            // Only now is the reply here: the server may let go of it.
+            self.unreleased.add(slot.index, flight.leased);
+        }
         let Some(key) = flight.call else {
             return;
         };
@@ -295,14 +306,12 @@ impl Client {
         call.outcome = Some(outcome);
     }
 
-    /// Tells the server which replies it need not keep, if it holds much, or if `idle`.
-    pub(super) fn release(&mut self, idle: bool) {
-        if !self.unreleased.is_empty()
-            && (idle || self.unreleased.bytes() >= RELEASE_AT)
-            && let Err(lost) = self.control(Kind::Release)
-        {
-            self.fail(lost);
+    /// Tells the server, before going to sleep, which replies it need not keep.
+    pub(super) fn release(&mut self) -> Result<(), Lost> {
+        if self.unreleased.is_empty() {
+            return Ok(());
         }
+        self.control(Kind::Release)
     }
 
     /// Sends a control message, if one may be sent now; if not, there will be another time.

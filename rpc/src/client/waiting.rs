@@ -24,7 +24,6 @@ impl Client {
             .get(key)
             .map_or(Deadline::never(), |call| call.deadline);
         self.wait_until(deadline, |client| client.has_outcome(key));
-        self.release(false);
         match self.take_outcome(key) {
             Some(outcome) => outcome,
             None => {
@@ -96,7 +95,7 @@ impl Client {
     }
 
     fn sleep(&mut self, deadline: Deadline, now: Instant) -> Result<(), Lost> {
-        self.release(true);
+        self.release()?;
         self.cq.arm(false)?;
         // What came before the queue was armed wakes nobody.
         if self.progress() > 0 || self.link.is_none() {

@@ -320,18 +320,22 @@ impl Conn {
         let mut at = 0;
         while at < self.transfers.len() && self.link.may_read() {
             let id = self.transfers[at];
-            let next = match &mut self.slots[id.index as usize].state {
-                State::Pulling(pull) => pull.transfer.next(host.settings.read_slice),
-                _ => None,
-            };
-            let Some((slice, source)) = next else {
+            let State::Pulling(pull) = &mut self.slots[id.index as usize].state else {
                 self.transfers.swap_remove(at);
                 continue;
             };
-            self.link.read(slice, source, id)?;
-            host.counters.reads.add(1);
-            posted += 1;
-            at += 1;
+            let next = pull.transfer.next(host.settings.read_slice);
+            // Off the list with its last READ: the slot may be used again when that completes.
+            if pull.transfer.has_next() {
+                at += 1;
+            } else {
+                self.transfers.swap_remove(at);
+            }
+            if let Some((slice, source)) = next {
+                self.link.read(slice, source, id)?;
+                host.counters.reads.add(1);
+                posted += 1;
+            }
         }
         Ok(posted)
     }
