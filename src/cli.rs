@@ -25,7 +25,11 @@ Environment:
 /// This command shows the devices of a host and demonstrates the verbatim library on real files.
 #[derive(Debug, Parser)]
 #[command(name = "verbatim", version = crate::version::line(), after_help = EXAMPLES)]
-#[command(subcommand_required = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -137,7 +141,10 @@ mod tests {
 
     #[test]
     fn help_of_each_command_has_examples() {
-        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+        for command in Cli::command()
+            .get_subcommands()
+            .filter(|c| !c.is_hide_set())
+        {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{}", command.get_name());
         }

@@ -38,9 +38,8 @@ impl JsonTarget {
         text.push('\n');
         match self {
             JsonTarget::Stdout => print(&text),
-            JsonTarget::File(path) => {
-                std::fs::write(path, text).with_context(|| format!("--json {}: cannot be written", path.display()))
-            }
+            JsonTarget::File(path) => std::fs::write(path, text)
+                .with_context(|| format!("--json {}: cannot be written", path.display())),
         }
     }
 }
@@ -48,8 +47,13 @@ impl JsonTarget {
 /// Writes to standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("standard output cannot be written"),
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(e).context("standard output cannot be written")
+        }
         _ => Ok(()),
     }
 }

@@ -24,7 +24,11 @@ pub const VERSION: Version = Version {
 /// One line: version, revision, rdma-core.
 pub fn line() -> &'static str {
     static LINE: LazyLock<String> = LazyLock::new(|| {
-        let Version { version, git, rdma_core } = VERSION;
+        let Version {
+            version,
+            git,
+            rdma_core,
+        } = VERSION;
         format!("{version} (git {git}, bindings of rdma-core {rdma_core})")
     });
     &LINE

@@ -43,7 +43,13 @@ pub fn run(args: &ClientArgs) -> Result<ExitCode> {
 
     let start = Instant::now();
     let mut progress = Progress::start("sending", tree.bytes());
-    let sent = send(&mut client, &args.dir, &tree.files, &mut notes, &mut progress)?;
+    let sent = send(
+        &mut client,
+        &args.dir,
+        &tree.files,
+        &mut notes,
+        &mut progress,
+    )?;
     progress.finish();
     let send_seconds = start.elapsed().as_secs_f64();
 
@@ -73,7 +79,10 @@ pub fn run(args: &ClientArgs) -> Result<ExitCode> {
 }
 
 /// Round trips over the RPC and over the socket, in turn.
-fn echoes(client: &mut Client, mut socket: UnixStream) -> Result<(Vec<Percentiles>, Vec<Percentiles>)> {
+fn echoes(
+    client: &mut Client,
+    mut socket: UnixStream,
+) -> Result<(Vec<Percentiles>, Vec<Percentiles>)> {
     let (mut rpc, mut unix) = (Vec::new(), Vec::new());
     for size in SIZES {
         let (mut over_rpc, mut over_socket) = (Vec::new(), Vec::new());

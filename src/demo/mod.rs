@@ -55,7 +55,11 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let device = args.device.as_deref();
     let mut server = Process::start(
         "server",
-        ["demo-server".into(), "--scratch".into(), OsString::from(scratch.path())],
+        [
+            "demo-server".into(),
+            "--scratch".into(),
+            OsString::from(scratch.path()),
+        ],
         device,
         server_end.into(),
     )?;
@@ -107,7 +111,8 @@ fn address_of(server: &mut Process, signals: &Signals) -> Result<Result<String, 
         match process::wait(&mut [server], signals, Some(START_LIMIT))? {
             Some(Event::Output(_)) => {
                 if let Some(line) = server.output().strip_suffix(b"\n") {
-                    let line = String::from_utf8(line.to_vec()).context("the server process speaks nonsense")?;
+                    let line = String::from_utf8(line.to_vec())
+                        .context("the server process speaks nonsense")?;
                     return Ok(Ok(line));
                 }
             }
@@ -116,7 +121,10 @@ fn address_of(server: &mut Process, signals: &Signals) -> Result<Result<String, 
                 bail!("the server process ended before it listened");
             }
             Some(Event::Signal(signal)) => return Ok(Err(signal)),
-            None => bail!("the server process did not start within {} s", START_LIMIT.as_secs()),
+            None => bail!(
+                "the server process did not start within {} s",
+                START_LIMIT.as_secs()
+            ),
         }
     }
 }

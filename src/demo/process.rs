@@ -199,7 +199,10 @@ pub fn wait(
         events: libc::POLLIN,
         revents: 0,
     };
-    let mut fds: Vec<_> = processes.iter().map(|p| poll_fd(p.stdout.as_fd())).collect();
+    let mut fds: Vec<_> = processes
+        .iter()
+        .map(|p| poll_fd(p.stdout.as_fd()))
+        .collect();
     fds.push(poll_fd(signals.fd.as_fd()));
     let until = limit.map(|limit| Instant::now() + limit);
     loop {
@@ -222,7 +225,11 @@ pub fn wait(
         for (i, process) in processes.iter_mut().enumerate() {
             if fds[i].revents != 0 {
                 let more = process.take_in()?;
-                return Ok(Some(if more { Event::Output(i) } else { Event::End(i) }));
+                return Ok(Some(if more {
+                    Event::Output(i)
+                } else {
+                    Event::End(i)
+                }));
             }
         }
         if until.is_some_and(|until| Instant::now() >= until) {

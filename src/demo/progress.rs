@@ -29,9 +29,9 @@ impl Progress {
     pub fn start(title: &'static str, total: u64) -> Progress {
         let shown = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(total);
-            if let Ok(style) =
-                ProgressStyle::with_template("{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
-            {
+            if let Ok(style) = ProgressStyle::with_template(
+                "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+            ) {
                 bar.set_style(style);
             }
             bar.set_message(title);

@@ -76,7 +76,11 @@ impl<'a> Report<'a> {
             let _ = writeln!(out, "note: {note}");
         }
         if o.notes.len() > MAX_NOTES {
-            let _ = writeln!(out, "note: and {} more (--json has all)", o.notes.len() - MAX_NOTES);
+            let _ = writeln!(
+                out,
+                "note: and {} more (--json has all)",
+                o.notes.len() - MAX_NOTES
+            );
         }
         let _ = write!(
             out,
@@ -183,7 +187,17 @@ mod tests {
     fn the_document_has_the_names_that_programs_look_for() {
         let outcome = outcome(3, 3);
         let json = serde_json::to_value(Report::new(std::path::Path::new("/d"), &outcome)).unwrap();
-        for name in ["version", "git", "rdma_core", "device", "why", "files", "bytes", "verified", "mb_per_s"] {
+        for name in [
+            "version",
+            "git",
+            "rdma_core",
+            "device",
+            "why",
+            "files",
+            "bytes",
+            "verified",
+            "mb_per_s",
+        ] {
             assert!(!json[name].is_null(), "{name}");
         }
         assert_eq!(json["mb_per_s"], 2.0);

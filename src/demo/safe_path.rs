@@ -29,8 +29,6 @@ pub enum Mode {
     Read,
     /// Writing a new file; an existing one is an error.
     Create,
-    /// Writing an existing file.
-    Write,
 }
 
 impl Mode {
@@ -40,7 +38,6 @@ impl Mode {
             | match self {
                 Mode::Read => libc::O_RDONLY,
                 Mode::Create => libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL,
-                Mode::Write => libc::O_WRONLY,
             }
     }
 }
@@ -88,7 +85,8 @@ impl Root {
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
         how.flags = mode.flags() as u64;
         how.mode = if mode == Mode::Create { 0o600 } else { 0 };
-        how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+        how.resolve =
+            libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
         // SAFETY: `name` is NUL-terminated, `how` is live for the call and its size is the one given.
         let fd = unsafe {
             libc::syscall(
@@ -138,7 +136,14 @@ fn step(from: BorrowedFd<'_>, name: &OsStr, create: bool) -> io::Result<OwnedFd>
 fn open_at(from: BorrowedFd<'_>, name: &OsStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     let name = c_string(name.as_bytes())?;
     // SAFETY: `name` is NUL-terminated and live for the call; the mode is read for O_CREAT only.
-    owned(unsafe { libc::openat(from.as_raw_fd(), name.as_ptr(), flags, 0o600 as libc::c_uint) })
+    owned(unsafe {
+        libc::openat(
+            from.as_raw_fd(),
+            name.as_ptr(),
+            flags,
+            0o600 as libc::c_uint,
+        )
+    })
 }
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
@@ -187,7 +192,10 @@ fn components(name: &[u8]) -> io::Result<Vec<&OsStr>> {
 }
 
 fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("the name is refused: {why}"))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("the name is refused: {why}"),
+    )
 }
 
 #[cfg(test)]
@@ -207,7 +215,10 @@ mod tests {
             let mut root = Root::open(&inside).unwrap();
             root.walk_only = walk_only;
             check(outer.path(), &root);
-            assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"secret");
+            assert_eq!(
+                std::fs::read(outer.path().join("secret")).unwrap(),
+                b"secret"
+            );
         }
     }
 
@@ -216,14 +227,16 @@ mod tests {
         both(|outer, root| {
             let mut file = root.open_file(b"a/b/c.txt", Mode::Create).unwrap();
             file.write_all(b"hello").unwrap();
-            assert_eq!(std::fs::read(outer.join("inside/a/b/c.txt")).unwrap(), b"hello");
+            assert_eq!(
+                std::fs::read(outer.join("inside/a/b/c.txt")).unwrap(),
+                b"hello"
+            );
             let mut text = String::new();
             let mut file = root.open_file(b"a/b/c.txt", Mode::Read).unwrap();
             file.read_to_string(&mut text).unwrap();
             assert_eq!(text, "hello");
             let again = root.open_file(b"a/b/c.txt", Mode::Create).unwrap_err();
             assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-            root.open_file(b"a/b/c.txt", Mode::Write).unwrap();
         });
     }
 
@@ -246,9 +259,13 @@ mod tests {
                 &long,
             ];
             for name in names {
-                for mode in [Mode::Read, Mode::Create, Mode::Write] {
+                for mode in [Mode::Read, Mode::Create] {
                     let error = root.open_file(name, mode).unwrap_err();
-                    assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?} {mode:?}");
+                    assert_eq!(
+                        error.kind(),
+                        io::ErrorKind::InvalidInput,
+                        "{name:?} {mode:?}"
+                    );
                 }
             }
         });
@@ -262,8 +279,14 @@ mod tests {
             symlink(outer.join("made"), outer.join("inside/dangling")).unwrap();
             std::fs::create_dir(outer.join("inside/real")).unwrap();
             symlink("../../", outer.join("inside/real/up")).unwrap();
-            for name in [&b"up/secret"[..], b"link", b"dangling", b"real/up/secret", b"up/new/file"] {
-                for mode in [Mode::Read, Mode::Create, Mode::Write] {
+            for name in [
+                &b"up/secret"[..],
+                b"link",
+                b"dangling",
+                b"real/up/secret",
+                b"up/new/file",
+            ] {
+                for mode in [Mode::Read, Mode::Create] {
                     assert!(root.open_file(name, mode).is_err(), "{name:?} {mode:?}");
                 }
             }
@@ -279,7 +302,7 @@ mod tests {
             let fifo = c_string(outer.join("inside/fifo").as_os_str().as_bytes()).unwrap();
             // SAFETY: the path is NUL-terminated and live for the call.
             assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-            for mode in [Mode::Read, Mode::Write, Mode::Create] {
+            for mode in [Mode::Read, Mode::Create] {
                 assert!(root.open_file(b"folder", mode).is_err());
                 assert!(root.open_file(b"fifo", mode).is_err());
             }

@@ -18,7 +18,11 @@ impl Scratch {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos());
         for attempt in 0..1000 {
-            let path = parent.join(format!("verbatim-{}-{:x}", std::process::id(), seed + attempt));
+            let path = parent.join(format!(
+                "verbatim-{}-{:x}",
+                std::process::id(),
+                seed + attempt
+            ));
             // Making the folder fails if the name is taken, by whomever: it is ours or we try another.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Scratch { path }),
@@ -26,7 +30,8 @@ impl Scratch {
                 Err(e) => return Err(e).with_context(|| cannot(&parent)),
             }
         }
-        Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists)).with_context(|| cannot(&parent))
+        Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists))
+            .with_context(|| cannot(&parent))
     }
 
     /// Where it is.

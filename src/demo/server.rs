@@ -22,8 +22,12 @@ const MEMORY: u64 = 256 << 20;
 
 /// Runs the server: until the other end of standard input, a socket, is closed.
 pub fn run(args: &ServerArgs) -> Result<ExitCode> {
-    let root = Root::open(&args.scratch)
-        .with_context(|| format!("the scratch folder {} cannot be opened", args.scratch.display()))?;
+    let root = Root::open(&args.scratch).with_context(|| {
+        format!(
+            "the scratch folder {} cannot be opened",
+            args.scratch.display()
+        )
+    })?;
     let root = Arc::new(root);
     let device = Device::open_default().context("the server has no device to use")?;
     let pd = device.alloc_pd()?;
@@ -43,7 +47,8 @@ pub fn run(args: &ServerArgs) -> Result<ExitCode> {
     output::print(&format!("{}\n", server.local_addr()))?;
 
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    socket_echo::serve(UnixStream::from(socket)).context("the Unix socket to the client process failed")?;
+    socket_echo::serve(UnixStream::from(socket))
+        .context("the Unix socket to the client process failed")?;
     server.shutdown();
     Ok(ExitCode::SUCCESS)
 }
@@ -71,7 +76,12 @@ fn handle(store: &mut Store, pool: &Pool, request: &Request<'_>, responder: Resp
     }
 }
 
-fn get(store: &Store, pool: &Pool, head: GetHead, name: &[u8]) -> io::Result<verbatim::mempool::Buf> {
+fn get(
+    store: &Store,
+    pool: &Pool,
+    head: GetHead,
+    name: &[u8],
+) -> io::Result<verbatim::mempool::Buf> {
     let (file, len) = store.find(head, name)?;
     let mut data = pool.alloc(len).map_err(io::Error::other)?;
     read_piece(&file, head.offset, &mut data)?;

@@ -29,7 +29,10 @@ pub fn serve(mut socket: UnixStream) -> io::Result<()> {
         }
         let size = u32::from_le_bytes(size) as usize;
         if size == 0 || size > MAX {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a round of an absurd size"));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "a round of an absurd size",
+            ));
         }
         socket.set_nonblocking(true)?;
         // Each message begins with 1, the end of the round is a message of 0.

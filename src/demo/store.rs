@@ -116,21 +116,39 @@ mod tests {
         let (scratch, mut store) = store();
         assert_eq!(store.put(head(0, false), b"d/f", b"hello ").unwrap(), 0);
         assert_eq!(store.put(head(6, false), b"d/f", b"wor").unwrap(), 0);
-        assert_eq!(store.put(head(9, true), b"d/f", b"ld").unwrap(), xxh3_128(b"hello world"));
-        assert_eq!(std::fs::read(scratch.path().join("d/f")).unwrap(), b"hello world");
+        assert_eq!(
+            store.put(head(9, true), b"d/f", b"ld").unwrap(),
+            xxh3_128(b"hello world")
+        );
+        assert_eq!(
+            std::fs::read(scratch.path().join("d/f")).unwrap(),
+            b"hello world"
+        );
 
-        let get = GetHead { offset: 6, len: 100 };
+        let get = GetHead {
+            offset: 6,
+            len: 100,
+        };
         let (file, len) = store.find(get, b"d/f").unwrap();
         let mut piece = vec![0; len];
         read_piece(&file, 6, &mut piece).unwrap();
         assert_eq!(piece, b"world");
-        assert_eq!(store.find(GetHead { offset: 99, len: 1 }, b"d/f").unwrap().1, 0);
+        assert_eq!(
+            store
+                .find(GetHead { offset: 99, len: 1 }, b"d/f")
+                .unwrap()
+                .1,
+            0
+        );
     }
 
     #[test]
     fn an_empty_file_is_a_file() {
         let (scratch, mut store) = store();
-        assert_eq!(store.put(head(0, true), b"empty", b"").unwrap(), xxh3_128(b""));
+        assert_eq!(
+            store.put(head(0, true), b"empty", b"").unwrap(),
+            xxh3_128(b"")
+        );
         assert_eq!(std::fs::read(scratch.path().join("empty")).unwrap(), b"");
     }
 
@@ -140,11 +158,16 @@ mod tests {
         assert!(store.put(head(5, true), b"never", b"x").is_err());
         store.put(head(0, false), b"f", b"1234").unwrap();
         for offset in [0, 3, 5, u64::MAX] {
-            assert!(store.put(head(offset, true), b"f", b"x").is_err(), "{offset}");
+            assert!(
+                store.put(head(offset, true), b"f", b"x").is_err(),
+                "{offset}"
+            );
         }
         assert!(store.put(head(0, true), b"../f", b"x").is_err());
         for i in 0..MAX_UNFINISHED - 1 {
-            store.put(head(0, false), format!("g{i}").as_bytes(), b"x").unwrap();
+            store
+                .put(head(0, false), format!("g{i}").as_bytes(), b"x")
+                .unwrap();
         }
         assert!(store.put(head(0, false), b"one more", b"x").is_err());
         let get = GetHead {

@@ -44,30 +44,36 @@ pub fn read(root: &Path, leave_out: &[&str]) -> Result<Tree> {
         let listing = match std::fs::read_dir(root.join(&folder)) {
             Ok(listing) => listing,
             Err(e) if folder.as_os_str().is_empty() => {
-                return Err(e).with_context(|| format!("cannot read the directory {}", root.display()));
+                return Err(e)
+                    .with_context(|| format!("cannot read the directory {}", root.display()));
             }
             Err(e) => {
-                tree.notes.push(format!("{} is left out: {e}", folder.display()));
+                tree.notes
+                    .push(format!("{} is left out: {e}", folder.display()));
                 continue;
             }
         };
         for item in listing {
-            let item = item.with_context(|| format!("reading {} failed", root.join(&folder).display()))?;
+            let item =
+                item.with_context(|| format!("reading {} failed", root.join(&folder).display()))?;
             let path = folder.join(item.file_name());
             match kind(&path, item.file_type()) {
                 Ok(t) if t.is_dir() => {
                     if leave_out.iter().any(|name| item.file_name() == *name) {
                         tree.notes.push(format!("{}/ is left out", path.display()));
                     } else if root.join(&path).join("CACHEDIR.TAG").exists() {
-                        tree.notes
-                            .push(format!("{}/ is left out: it holds a CACHEDIR.TAG", path.display()));
+                        tree.notes.push(format!(
+                            "{}/ is left out: it holds a CACHEDIR.TAG",
+                            path.display()
+                        ));
                     } else {
                         folders.push(path);
                     }
                 }
                 Ok(t) if t.is_file() => {
                     if path.as_os_str().len() > MAX_PATH {
-                        tree.notes.push("a file is left out: its name is longer than 3 KiB".to_owned());
+                        tree.notes
+                            .push("a file is left out: its name is longer than 3 KiB".to_owned());
                     } else {
                         // A file that vanished meanwhile is noticed when it is opened.
                         let len = item.metadata().map_or(0, |m| m.len());
@@ -84,10 +90,15 @@ pub fn read(root: &Path, leave_out: &[&str]) -> Result<Tree> {
         tree.notes.push(format!("symbolic links left out: {links}"));
     }
     if special > 0 {
-        tree.notes.push(format!("sockets, pipes and devices left out: {special}"));
+        tree.notes
+            .push(format!("sockets, pipes and devices left out: {special}"));
     }
-    tree.files
-        .sort_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
+    tree.files.sort_by(|a, b| {
+        a.path
+            .as_os_str()
+            .as_bytes()
+            .cmp(b.path.as_os_str().as_bytes())
+    });
     Ok(tree)
 }
 
@@ -97,7 +108,8 @@ fn kind(path: &Path, file_type: std::io::Result<FileType>) -> Result<FileType, S
 
 /// Opens a file of the tree for reading; says in a sentence why it cannot be sent.
 pub fn open(root: &Path, entry: &Entry) -> Result<File, String> {
-    let left_out = |why: &dyn std::fmt::Display| format!("{} is left out: {why}", entry.path.display());
+    let left_out =
+        |why: &dyn std::fmt::Display| format!("{} is left out: {why}", entry.path.display());
     let file = File::options()
         .read(true)
         // It may have become a link or a pipe since the directory was read.
@@ -128,7 +140,10 @@ pub fn named_directory(dir: &Path) -> Result<PathBuf> {
         .canonicalize()
         .with_context(|| format!("--dir {}: cannot be opened", dir.display()))?;
     if !real.is_dir() {
-        bail!("--dir {}: is not a directory; name the directory whose files are to be sent", dir.display());
+        bail!(
+            "--dir {}: is not a directory; name the directory whose files are to be sent",
+            dir.display()
+        );
     }
     Ok(real)
 }
@@ -156,7 +171,11 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
 
         let tree = read(dir.path(), &["named"]).unwrap();
-        let files: Vec<_> = tree.files.iter().map(|f| (f.path.to_str().unwrap(), f.len)).collect();
+        let files: Vec<_> = tree
+            .files
+            .iter()
+            .map(|f| (f.path.to_str().unwrap(), f.len))
+            .collect();
         assert_eq!(files, [("0", 2), ("a/b/empty", 0), ("a/z", 3)]);
         assert_eq!(tree.bytes(), 5);
         assert_eq!(tree.notes.len(), 4, "{:?}", tree.notes);
@@ -172,7 +191,11 @@ mod tests {
         symlink("/etc/passwd", dir.path().join("link")).unwrap();
         std::fs::create_dir(dir.path().join("folder")).unwrap();
         for name in ["gone", "link", "folder"] {
-            assert!(open(dir.path(), &entry(name)).unwrap_err().starts_with(name));
+            assert!(
+                open(dir.path(), &entry(name))
+                    .unwrap_err()
+                    .starts_with(name)
+            );
         }
     }
 }

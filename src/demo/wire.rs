@@ -123,7 +123,11 @@ mod tests {
 
     #[test]
     fn a_put_is_what_it_was() {
-        for (last, name, data) in [(false, &b"a/b"[..], &b"data"[..]), (true, b"x", b""), (true, b"", b"1")] {
+        for (last, name, data) in [
+            (false, &b"a/b"[..], &b"data"[..]),
+            (true, b"x", b""),
+            (true, b"", b"1"),
+        ] {
             let head = PutHead {
                 name_len: name.len() as u16,
                 last,

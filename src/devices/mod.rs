@@ -129,7 +129,10 @@ impl DeviceEntry {
                 DeviceKind::Soft => "soft",
             },
             guid: guid(device.guid()),
-            limits: opened.as_ref().ok().map(|ctx| Limits::of(ctx.query_device())),
+            limits: opened
+                .as_ref()
+                .ok()
+                .map(|ctx| Limits::of(ctx.query_device())),
             ports: opened.as_ref().map(ports).unwrap_or_default(),
             error: opened.err().map(|e| e.to_string()),
         }
@@ -165,7 +168,11 @@ fn ports(ctx: &verbs::Context) -> Vec<PortEntry> {
             active_mtu: attr.active_mtu.bytes(),
             max_mtu: attr.max_mtu.bytes(),
             max_message_bytes: attr.max_msg_sz,
-            gids: ctx.gid_table(attr.port_num).into_iter().map(GidEntry::of).collect(),
+            gids: ctx
+                .gid_table(attr.port_num)
+                .into_iter()
+                .map(GidEntry::of)
+                .collect(),
         })
         .collect()
 }
@@ -184,7 +191,13 @@ impl GidEntry {
 /// As ibv_devinfo writes it: four groups of four digits.
 fn guid(guid: u64) -> String {
     let part = |shift: u32| (guid >> shift) as u16;
-    format!("{:04x}:{:04x}:{:04x}:{:04x}", part(48), part(32), part(16), part(0))
+    format!(
+        "{:04x}:{:04x}:{:04x}:{:04x}",
+        part(48),
+        part(32),
+        part(16),
+        part(0)
+    )
 }
 
 #[cfg(test)]

@@ -67,8 +67,18 @@ impl Listing {
             let _ = writeln!(out, "        no GIDs");
             return;
         }
-        let width = port.gids.iter().map(|g| g.gid.len()).max().unwrap_or(0).max(3);
-        let _ = writeln!(out, "        index  {:width$}  {:<10}  netdev", "GID", "type");
+        let width = port
+            .gids
+            .iter()
+            .map(|g| g.gid.len())
+            .max()
+            .unwrap_or(0)
+            .max(3);
+        let _ = writeln!(
+            out,
+            "        index  {:width$}  {:<10}  netdev",
+            "GID", "type"
+        );
         for gid in &port.gids {
             let chosen = self.chosen(device, Some((port.port, gid.index)));
             let _ = writeln!(
@@ -142,10 +152,19 @@ mod tests {
             notes: vec!["libibverbs is not installed".into()],
         };
         let table = listing.table();
-        let starred: Vec<_> = table.lines().filter(|l| l.trim_start().starts_with('*')).collect();
+        let starred: Vec<_> = table
+            .lines()
+            .filter(|l| l.trim_start().starts_with('*'))
+            .collect();
         assert_eq!(starred.len(), 3, "{table}");
-        assert!(starred[1].contains("1  ::ffff:10.0.0.1  RoCE v2"), "{table}");
-        assert!(table.contains("note: libibverbs is not installed"), "{table}");
+        assert!(
+            starred[1].contains("1  ::ffff:10.0.0.1  RoCE v2"),
+            "{table}"
+        );
+        assert!(
+            table.contains("note: libibverbs is not installed"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -18,14 +18,20 @@ fn tree() -> Folder {
     tree.write("a/b/c/d/small.txt", b"hello");
     tree.write("a/exactly_a_page", vec![1; 4096]);
     tree.write("a/piece", vec![2; 4 << 20]);
-    tree.write("a/more_than_two_pieces", (0..9u32 << 20).map(|i| (i >> 3) as u8).collect::<Vec<_>>());
+    tree.write(
+        "a/more_than_two_pieces",
+        (0..9u32 << 20).map(|i| (i >> 3) as u8).collect::<Vec<_>>(),
+    );
     tree.write("näme with spaces\nand a line break", b"x");
     for i in 0..100 {
         tree.write(&format!("many/{i}"), vec![i as u8; i * 100]);
     }
     symlink("/etc/passwd", tree.at("link")).unwrap();
     symlink("/etc", tree.at("a/link")).unwrap();
-    tree.write("cache/CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55");
+    tree.write(
+        "cache/CACHEDIR.TAG",
+        b"Signature: 8a477f597d28d172789f06886806bc55",
+    );
     tree.write("cache/big", b"not sent");
     tree
 }
@@ -40,7 +46,12 @@ fn verified(report: &str) -> Value {
     assert_eq!(report["bytes"], BYTES, "{report}");
     assert_eq!(report["device"], "soft0", "{report}");
     for transport in ["echo", "unix_socket"] {
-        let sizes: Vec<_> = report[transport].as_array().unwrap().iter().map(|row| &row["size"]).collect();
+        let sizes: Vec<_> = report[transport]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| &row["size"])
+            .collect();
         assert_eq!(sizes, [64, 4096]);
         for row in report[transport].as_array().unwrap() {
             assert!(row["p50_ns"].as_u64().unwrap() > 0, "{row}");
@@ -54,10 +65,17 @@ fn verified(report: &str) -> Value {
 fn every_file_arrives_and_the_scratch_folder_is_gone() {
     let (tree, temporary) = (tree(), Folder::new());
     let file = temporary.at("report.json");
-    let output = demo(&tree, &temporary).arg("--json").arg(&file).output().unwrap();
+    let output = demo(&tree, &temporary)
+        .arg("--json")
+        .arg(&file)
+        .output()
+        .unwrap();
     let table = stdout(output);
     let report = verified(&std::fs::read_to_string(&file).unwrap());
-    assert!(table.contains("soft0") && table.contains("all equal"), "{table}");
+    assert!(
+        table.contains("soft0") && table.contains("all equal"),
+        "{table}"
+    );
     assert!(table.contains("unix socket"), "{table}");
     let notes = report["notes"].to_string();
     assert!(notes.contains("symbolic links left out: 2"), "{notes}");
@@ -81,7 +99,10 @@ fn every_file_arrives_over_the_asynchronous_device() {
 fn what_cannot_be_done_is_said_before_anything_is_started() {
     let temporary = Folder::new();
     let run = |arguments: &[&str]| {
-        let output = verbatim(arguments).env("TMPDIR", temporary.at("")).output().unwrap();
+        let output = verbatim(arguments)
+            .env("TMPDIR", temporary.at(""))
+            .output()
+            .unwrap();
         failure(output, 1)
     };
     let text = run(&["demo", "--dir", "/no/such/directory"]);
@@ -102,7 +123,8 @@ fn what_cannot_be_done_is_said_before_anything_is_started() {
 /// Waits until the demonstration has a child whose command line contains `word`, and gives its process id.
 fn child_of(parent: u32, word: &str) -> i32 {
     for _ in 0..24_000 {
-        let listing = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        let listing =
+            std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
         for pid in listing.split_whitespace() {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if String::from_utf8_lossy(&line).contains(word) {

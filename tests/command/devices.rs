@@ -15,7 +15,11 @@ fn soft0_is_listed_and_marked_as_what_would_be_used() {
 fn json_carries_the_same_and_the_versions() {
     let folder = Folder::new();
     let file = folder.at("devices.json");
-    stdout(verbatim(["devices".as_ref(), "--json".as_ref(), file.as_os_str()]).output().unwrap());
+    stdout(
+        verbatim(["devices".as_ref(), "--json".as_ref(), file.as_os_str()])
+            .output()
+            .unwrap(),
+    );
     let to_file: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let to_stdout = stdout(verbatim(["devices", "--json", "-"]).output().unwrap());
     let to_stdout: Value = serde_json::from_str(&to_stdout).unwrap();
@@ -35,7 +39,10 @@ fn json_carries_the_same_and_the_versions() {
 
 #[test]
 fn an_unknown_device_is_an_error_that_names_those_there_are() {
-    let output = verbatim(["devices"]).env("VERBATIM_DEVICE", "mlx5_77").output().unwrap();
+    let output = verbatim(["devices"])
+        .env("VERBATIM_DEVICE", "mlx5_77")
+        .output()
+        .unwrap();
     let text = failure(output, 1);
     assert!(text.contains("mlx5_77") && text.contains("soft0"), "{text}");
 }
@@ -44,7 +51,10 @@ fn an_unknown_device_is_an_error_that_names_those_there_are() {
 fn the_version_names_revision_and_bindings() {
     let text = stdout(verbatim(["--version"]).output().unwrap());
     assert!(text.starts_with("verbatim "), "{text}");
-    assert!(text.contains("git ") && text.contains("rdma-core "), "{text}");
+    assert!(
+        text.contains("git ") && text.contains("rdma-core "),
+        "{text}"
+    );
 }
 
 #[test]

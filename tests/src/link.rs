@@ -1,6 +1,9 @@
 //! A queue pair between the two processes of a test.
 
-use verbs::{Completion, Context, Cq, Device, Endpoint, Gather, Pd, Private, RecvQueue, Scatter, SendQueue, SgeList};
+use verbs::{
+    Completion, Context, Cq, Device, Endpoint, Gather, Pd, Private, RecvQueue, Scatter, SendQueue,
+    SgeList,
+};
 
 use crate::{Control, until};
 
@@ -61,19 +64,30 @@ impl<S: Gather, R: Scatter> Link<S, R> {
         let (tx, rx) = ready.connect(&peer).expect("the queue pairs connect");
         control.send("connected");
         control.expect("connected");
-        Link { ctx, pd, cq, tx, rx }
+        Link {
+            ctx,
+            pd,
+            cq,
+            tx,
+            rx,
+        }
     }
 
     /// The next completion of either queue.
     pub fn completion(&mut self) -> Completion {
         let cq = &mut self.cq;
-        until("a completion comes", || cq.poll().expect("the completion queue is well"))
+        until("a completion comes", || {
+            cq.poll().expect("the completion queue is well")
+        })
     }
 
     /// Waits for a signalled work request of the send queue that must succeed, and for nothing else; gives back what was sent.
     pub fn sent(&mut self) -> S {
         let completion = self.completion();
-        let mut done = self.tx.retire(completion).expect("a completion of the send queue");
+        let mut done = self
+            .tx
+            .retire(completion)
+            .expect("a completion of the send queue");
         let (sent, result) = self.tx.take(&mut done).expect("it ends a work request");
         result.expect("the work request succeeds");
         sent
@@ -109,12 +123,17 @@ pub fn fill(bytes: &mut [u8], seed: u64) {
 /// Whether the bytes are what [`pattern`] gives.
 pub fn is_pattern(bytes: &[u8], seed: u64) -> bool {
     let (words, rest) = bytes.as_chunks::<8>();
-    let same = words.iter().enumerate().all(|(i, word)| *word == at(i, seed));
+    let same = words
+        .iter()
+        .enumerate()
+        .all(|(i, word)| *word == at(i, seed));
     same && rest == &at(words.len(), seed)[..rest.len()]
 }
 
 fn at(index: usize, seed: u64) -> [u8; 8] {
-    (index as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+    (index as u64 ^ seed)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_le_bytes()
 }
 
 #[cfg(test)]

@@ -93,7 +93,10 @@ impl Peer {
         let status = until("the second process ends", || {
             self.child.try_wait().expect("a child can be waited for")
         });
-        assert!(ExitStatus::success(&status), "the second process failed: {status}");
+        assert!(
+            ExitStatus::success(&status),
+            "the second process failed: {status}"
+        );
     }
 }
 
@@ -111,9 +114,14 @@ pub fn memory_files(pid: u32) -> Vec<(i32, String)> {
     for entry in std::fs::read_dir(folder).expect("the process's descriptors can be listed") {
         let entry = entry.expect("the process's descriptors can be listed");
         // A descriptor may be closed while the folder is read.
-        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let Ok(target) = std::fs::read_link(entry.path()) else {
+            continue;
+        };
         let target = target.to_string_lossy().into_owned();
-        if let (Ok(fd), true) = (entry.file_name().to_string_lossy().parse(), target.starts_with("/memfd:")) {
+        if let (Ok(fd), true) = (
+            entry.file_name().to_string_lossy().parse(),
+            target.starts_with("/memfd:"),
+        ) {
             found.push((fd, target));
         }
     }

@@ -1,10 +1,14 @@
 //! Calls between two processes: the smallest, the largest, very many, and the end of a server.
 
 use mempool::{Budget, Pool};
-use rpc::{CallError, Client, Code, Deadline, Method, Pending, Request, Responder, Server, ServerHandle};
+use rpc::{
+    CallError, Client, Code, Deadline, Method, Pending, Request, Responder, Server, ServerHandle,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use verbatim_tests::{Control, HANG, Peer, Side, fill, is_pattern, pattern, second_process, second_process_with};
+use verbatim_tests::{
+    Control, HANG, Peer, Side, fill, is_pattern, pattern, second_process, second_process_with,
+};
 use verbs::{Context, Device};
 
 const ECHO: Method = Method(1);
@@ -28,7 +32,10 @@ fn soft0() -> Context {
 fn serve() -> ServerHandle {
     let device = soft0();
     let pd = device.alloc_pd().unwrap();
-    let pool = Pool::builder(&pd).budget(Budget::user(3 << 30)).build().unwrap();
+    let pool = Pool::builder(&pd)
+        .budget(Budget::user(3 << 30))
+        .build()
+        .unwrap();
     let replies = pool.clone();
     Server::bind("127.0.0.1:0")
         .unwrap()
@@ -81,7 +88,10 @@ fn serve_until_done(control: &mut Control) {
 fn connect(address: SocketAddr) -> Client {
     let device = soft0();
     let pd = device.alloc_pd().unwrap();
-    let pool = Pool::builder(&pd).budget(Budget::user(3 << 30)).build().unwrap();
+    let pool = Pool::builder(&pd)
+        .budget(Budget::user(3 << 30))
+        .build()
+        .unwrap();
     Client::builder().pool(&pd, &pool).connect(address).unwrap()
 }
 
@@ -98,7 +108,9 @@ fn make_request(len: usize) -> [u8; 8] {
 #[test]
 fn a_gibibyte_arrives_intact_in_one_call_in_either_direction() {
     let name = "a_gibibyte_arrives_intact_in_one_call_in_either_direction";
-    let Some((peer, mut client)) = server_process(name, &[]) else { return };
+    let Some((peer, mut client)) = server_process(name, &[]) else {
+        return;
+    };
     const LEN: usize = 1 << 30;
     let mut request = client.pool().alloc(LEN).unwrap();
     fill(&mut request, SEED);
@@ -109,7 +121,9 @@ fn a_gibibyte_arrives_intact_in_one_call_in_either_direction() {
     drop(reply);
 
     let room = client.pool().alloc(LEN).unwrap();
-    let (reply, room) = client.call_into(MAKE, make_request(LEN), room, deadline()).unwrap();
+    let (reply, room) = client
+        .call_into(MAKE, make_request(LEN), room, deadline())
+        .unwrap();
     assert_eq!(reply.len(), LEN);
     assert!(is_pattern(&room, SEED));
     drop(room);
@@ -150,7 +164,9 @@ fn payload_of_every_size_arrives_whole_over_an_asynchronous_device() {
 }
 
 fn every_size(name: &str, variables: &[(&str, &str)]) {
-    let Some((peer, mut client)) = server_process(name, variables) else { return };
+    let Some((peer, mut client)) = server_process(name, variables) else {
+        return;
+    };
     for len in SIZES {
         let request = pattern(len, SEED);
         let reply = client.call(ECHO, &request, deadline()).unwrap();
@@ -166,9 +182,67 @@ fn every_size(name: &str, variables: &[(&str, &str)]) {
         drop(reply);
 
         let room = client.pool().alloc(len).unwrap();
-        let (reply, room) = client.call_into(MAKE, make_request(len), room, deadline()).unwrap();
+        let (reply, room) = client
+            .call_into(MAKE, make_request(len), room, deadline())
+            .unwrap();
         assert_eq!(reply.len(), len);
         assert!(is_pattern(&room, SEED), "{len} bytes into a buffer");
+    }
+    done(peer, client);
+}
+
+#[test]
+fn many_large_calls_at_once_arrive_whole() {
+    many_large("many_large_calls_at_once_arrive_whole", &[]);
+}
+
+#[test]
+fn many_large_calls_at_once_arrive_whole_over_an_asynchronous_device() {
+    many_large(
+        "many_large_calls_at_once_arrive_whole_over_an_asynchronous_device",
+        &[("VERBATIM_ASYNC", "29")],
+    );
+}
+
+/// Eight replies of 4 MiB on their way at once, into buffers and without; then as many requests.
+fn many_large(name: &str, variables: &[(&str, &str)]) {
+    let Some((peer, mut client)) = server_process(name, variables) else {
+        return;
+    };
+    const LEN: usize = 4 << 20;
+    let mut calls: VecDeque<Pending> = VecDeque::new();
+    for i in 0..64 {
+        if calls.len() == 8 {
+            let mut reply = calls.pop_front().unwrap().wait(&mut client).unwrap();
+            assert_eq!(reply.len(), LEN);
+            match reply.take_destination() {
+                Some(room) => assert!(is_pattern(&room, SEED), "call {i}"),
+                None => assert!(is_pattern(reply.bytes(), SEED), "call {i}"),
+            }
+        }
+        let call = if i % 2 == 0 {
+            let room = client.pool().alloc(LEN).unwrap();
+            client.submit_into(MAKE, make_request(LEN), room, deadline())
+        } else {
+            client.submit(MAKE, make_request(LEN), deadline())
+        };
+        calls.push_back(call.unwrap());
+    }
+    for call in calls.drain(..) {
+        assert_eq!(call.wait(&mut client).unwrap().len(), LEN);
+    }
+    let answer = [1u64.to_le_bytes(), (LEN as u64).to_le_bytes()].concat();
+    for _ in 0..64 {
+        if calls.len() == 8 {
+            let reply = calls.pop_front().unwrap().wait(&mut client).unwrap();
+            assert_eq!(reply.bytes(), answer);
+        }
+        let mut request = client.pool().alloc(LEN).unwrap();
+        fill(&mut request, SEED);
+        calls.push_back(client.submit(CHECK, request, deadline()).unwrap());
+    }
+    for call in calls {
+        assert_eq!(call.wait(&mut client).unwrap().bytes(), answer);
     }
     done(peer, client);
 }
@@ -179,11 +253,15 @@ const CALLS: usize = 100_000;
 #[test]
 fn a_hundred_thousand_requests_without_replies_finish() {
     let name = "a_hundred_thousand_requests_without_replies_finish";
-    let Some((peer, mut client)) = server_process(name, &[]) else { return };
+    let Some((peer, mut client)) = server_process(name, &[]) else {
+        return;
+    };
     // An unknown method would do too; a check answers little to much.
     let request = pattern(1000, SEED);
     let answer = [1u64.to_le_bytes(), 1000u64.to_le_bytes()].concat();
-    pipelined(&mut client, CHECK, &request, |reply| assert_eq!(reply, answer));
+    pipelined(&mut client, CHECK, &request, |reply| {
+        assert_eq!(reply, answer)
+    });
     assert_eq!(client.stats().rnr, 0);
     done(peer, client);
 }
@@ -191,7 +269,9 @@ fn a_hundred_thousand_requests_without_replies_finish() {
 #[test]
 fn a_hundred_thousand_replies_to_empty_requests_finish() {
     let name = "a_hundred_thousand_replies_to_empty_requests_finish";
-    let Some((peer, mut client)) = server_process(name, &[]) else { return };
+    let Some((peer, mut client)) = server_process(name, &[]) else {
+        return;
+    };
     let request = make_request(1000);
     pipelined(&mut client, MAKE, &request, |reply| {
         assert_eq!(reply.len(), 1000);
@@ -218,14 +298,19 @@ fn pipelined(client: &mut Client, method: Method, request: &[u8], check: impl Fn
 #[test]
 fn the_death_of_the_server_ends_every_call() {
     let name = "the_death_of_the_server_ends_every_call";
-    let Some((mut peer, mut client)) = server_process(name, &[]) else { return };
+    let Some((mut peer, mut client)) = server_process(name, &[]) else {
+        return;
+    };
     let waiting = client.submit(HOLD, "held", Deadline::never()).unwrap();
     let large = client.pool().alloc(1 << 20).unwrap();
     let also = client.submit(HOLD, large, Deadline::never()).unwrap();
     peer.kill();
     for call in [waiting, also] {
         let error = call.wait(&mut client).unwrap_err();
-        assert!(matches!(error, CallError::MaybeExecuted { .. }), "{error:?}");
+        assert!(
+            matches!(error, CallError::MaybeExecuted { .. }),
+            "{error:?}"
+        );
     }
     // Nothing of this one left: it may be made again elsewhere.
     let error = client.call(ECHO, "after", Deadline::never()).unwrap_err();

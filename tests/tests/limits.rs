@@ -22,7 +22,10 @@ fn soft0_needs_no_locked_memory() {
         Side::Child(mut control) => {
             limit(libc::RLIMIT_MEMLOCK, 0);
             let mut link: Link = Link::new(&mut control, 8);
-            let pool = Pool::builder(&link.pd).budget(Budget::user(64 << 20)).build().unwrap();
+            let pool = Pool::builder(&link.pd)
+                .budget(Budget::user(64 << 20))
+                .build()
+                .unwrap();
             drop(pool.alloc(32 << 20).unwrap());
             control.expect("send");
             let message = link.pd.register(vec![7; 1 << 20]).unwrap();
@@ -32,7 +35,9 @@ fn soft0_needs_no_locked_memory() {
         }
         Side::Parent(mut peer) => {
             let mut link: Link = Link::new(&mut peer.control, 8);
-            link.rx.post(link.pd.register(vec![0; 1 << 20]).unwrap()).unwrap();
+            link.rx
+                .post(link.pd.register(vec![0; 1 << 20]).unwrap())
+                .unwrap();
             peer.control.send("send");
             assert!(link.received().bytes().iter().all(|&b| b == 7));
             peer.control.send("received");
@@ -67,7 +72,11 @@ fn starve(mut control: Control) {
                 let buf = pool.alloc(4096).map_err(|e| e.to_string())?;
                 drop(buf);
                 let channel = ctx.channel().map_err(|e| e.to_string())?;
-                let cq = ctx.cq(64).channel(&channel).build().map_err(|e| e.to_string())?;
+                let cq = ctx
+                    .cq(64)
+                    .channel(&channel)
+                    .build()
+                    .map_err(|e| e.to_string())?;
                 pd.rc(&cq)
                     .send_depth(8)
                     .recv_depth(8)

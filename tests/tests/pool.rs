@@ -48,7 +48,10 @@ const SIZES: [usize; 12] = [
 
 #[test]
 fn garbage_over_a_whole_exposed_arena_leaves_the_pool_sound() {
-    garbage("garbage_over_a_whole_exposed_arena_leaves_the_pool_sound", &[]);
+    garbage(
+        "garbage_over_a_whole_exposed_arena_leaves_the_pool_sound",
+        &[],
+    );
 }
 
 #[test]
@@ -89,7 +92,11 @@ fn garbage(name: &str, variables: &[(&str, &str)]) {
                 // Some in use, some free, some of them freed by another thread.
                 let mut given_back = Vec::new();
                 for (i, buf) in std::mem::take(&mut kept).into_iter().enumerate() {
-                    if i % 2 == 0 { kept.push(buf) } else { given_back.push(buf) }
+                    if i % 2 == 0 {
+                        kept.push(buf)
+                    } else {
+                        given_back.push(buf)
+                    }
                 }
                 let elsewhere = given_back.split_off(given_back.len() / 2);
                 drop(given_back);
@@ -164,7 +171,11 @@ fn disjoint(bufs: &[ExposedBuf]) {
         .map(|buf| buf.remote().unwrap())
         .map(|r| (r.addr, r.addr + r.len))
         .collect();
-    assert_eq!(by_start.len(), bufs.len(), "no two begin at the same address");
+    assert_eq!(
+        by_start.len(),
+        bufs.len(),
+        "no two begin at the same address"
+    );
     for ((_, end), (start, _)) in by_start.iter().zip(by_start.iter().skip(1)) {
         assert!(end <= start, "no two overlap");
     }

@@ -130,7 +130,10 @@ fn writes_and_reads_reach_the_memory_they_name_and_no_other() {
                 let (before, rest) = now.split_at(LEN / 4);
                 let (written, after) = rest.split_at(len);
                 assert!(is_pattern(written, len as u64), "write of {len}");
-                assert!(before.iter().chain(after).all(|&b| b == 0xee), "write of {len}");
+                assert!(
+                    before.iter().chain(after).all(|&b| b == 0xee),
+                    "write of {len}"
+                );
             }
             peer.control.send("next");
             peer.control.expect("done");
@@ -177,7 +180,9 @@ fn access_that_was_not_granted_is_refused() {
                 let readable = link.pd.readable(vec![0xaa; 64]).unwrap();
                 let writable = link.pd.expose(64, Access::REMOTE_WRITE).unwrap();
                 writable.write_at(0, &[0xaa; 64]).unwrap();
-                link.rx.post(link.pd.register(vec![0; 64]).unwrap()).unwrap();
+                link.rx
+                    .post(link.pd.register(vec![0; 64]).unwrap())
+                    .unwrap();
                 peer.control.send(readable.remote().to_bytes());
                 peer.control.send(writable.remote().to_bytes());
                 peer.control.expect("refused");
@@ -252,9 +257,15 @@ fn a_stopped_peer_delays_nobody_who_writes_to_it() {
 #[test]
 fn an_unknown_device_is_named_together_with_those_there_are() {
     let error = Device::open_spec("no_such_device").unwrap_err();
-    assert!(matches!(error, OpenError::UnknownDevice { .. }), "{error:?}");
+    assert!(
+        matches!(error, OpenError::UnknownDevice { .. }),
+        "{error:?}"
+    );
     let text = error.to_string();
-    assert!(text.contains("no_such_device") && text.contains("soft0"), "{text}");
+    assert!(
+        text.contains("no_such_device") && text.contains("soft0"),
+        "{text}"
+    );
     for spec in ["soft0:9", "soft0:1:99", "soft0:x", "soft0:1:2:3", ""] {
         let error = Device::open_spec(spec).unwrap_err().to_string();
         assert!(!error.is_empty(), "{spec}");
@@ -270,8 +281,13 @@ fn a_peer_that_is_not_there_is_an_error() {
     let own = ready.endpoint();
     let nobody = Endpoint::new(0xff_fffe, 1, 0, own.gid(), own.mtu(), 1).unwrap();
     // The device may notice at once, or when work is not answered; it must say so in either case.
-    let Ok((mut tx, _rx)) = ready.connect::<Block, Block>(&nobody) else { return };
-    tx.send(pd.register(vec![1; 8]).unwrap()).signaled().post().unwrap();
+    let Ok((mut tx, _rx)) = ready.connect::<Block, Block>(&nobody) else {
+        return;
+    };
+    tx.send(pd.register(vec![1; 8]).unwrap())
+        .signaled()
+        .post()
+        .unwrap();
     let completion = verbatim_tests::until("the failure is reported", || cq.poll().unwrap());
     assert!(!completion.is_ok(), "{completion:?}");
 }

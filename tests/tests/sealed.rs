@@ -65,9 +65,14 @@ fn peers_map_and_truncate_only_what_a_kind_allows() {
                     Some(kind) => {
                         found[kind] += 1;
                         match KINDS[kind].0 {
-                            MemoryKind::Private | MemoryKind::Readable => cannot_be_written(&file, &name),
+                            MemoryKind::Private | MemoryKind::Readable => {
+                                cannot_be_written(&file, &name)
+                            }
                             MemoryKind::Receive | MemoryKind::Exposed => {
-                                assert!(map(&file, libc::PROT_READ | libc::PROT_WRITE).is_ok(), "{name}");
+                                assert!(
+                                    map(&file, libc::PROT_READ | libc::PROT_WRITE).is_ok(),
+                                    "{name}"
+                                );
                             }
                         }
                     }
@@ -94,15 +99,25 @@ fn cannot_be_resized(file: &File, name: &str) {
 }
 
 fn cannot_be_written(file: &File, name: &str) {
-    let error = map(file, libc::PROT_READ | libc::PROT_WRITE).expect_err("a writable map is refused");
-    assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)), "{name}: {error}");
+    let error =
+        map(file, libc::PROT_READ | libc::PROT_WRITE).expect_err("a writable map is refused");
+    assert!(
+        matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)),
+        "{name}: {error}"
+    );
     let error = file.write_at(b"x", 0).expect_err("a write is refused");
-    assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EBADF)), "{name}: {error}");
+    assert!(
+        matches!(error.raw_os_error(), Some(libc::EPERM | libc::EBADF)),
+        "{name}: {error}"
+    );
     // Nor can a map for reading be made writable afterwards.
     let read_only = map(file, libc::PROT_READ).unwrap();
     // SAFETY: a mapping of our own, of that length.
     let changed = unsafe { libc::mprotect(read_only, 4096, libc::PROT_READ | libc::PROT_WRITE) };
-    assert_eq!(changed, -1, "{name} can be made writable after it was mapped");
+    assert_eq!(
+        changed, -1,
+        "{name} can be made writable after it was mapped"
+    );
 }
 
 /// Maps the first page, shared, and leaves it mapped.

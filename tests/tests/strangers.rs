@@ -25,7 +25,9 @@ fn client(server: &ServerHandle) -> Client {
 }
 
 fn still_serves(client: &mut Client) {
-    let reply = client.call(Method(1), "well?", Deadline::after(HANG)).unwrap();
+    let reply = client
+        .call(Method(1), "well?", Deadline::after(HANG))
+        .unwrap();
     assert_eq!(reply.bytes(), b"well?");
 }
 
@@ -89,7 +91,9 @@ fn half_a_handshake_is_given_up_on() {
     for len in [0, 1, 4, hello.len() / 2, hello.len() - 1] {
         // One that goes silent, and one that hangs up in the middle.
         refused(&server, &hello[..len], |_| {});
-        refused(&server, &hello[..len], |stream| stream.shutdown(Shutdown::Write).unwrap());
+        refused(&server, &hello[..len], |stream| {
+            stream.shutdown(Shutdown::Write).unwrap()
+        });
         still_serves(&mut before);
     }
     still_serves(&mut client(&server));

@@ -49,7 +49,9 @@ impl<'a> Reader<'a, '_> {
     fn file(&mut self, file: &'a Sent<'a>) -> Result<()> {
         let mut offset = 0;
         loop {
-            let len = usize::try_from(file.len - offset).unwrap_or(PIECE).min(PIECE);
+            let len = usize::try_from(file.len - offset)
+                .unwrap_or(PIECE)
+                .min(PIECE);
             while let Some((call, piece)) = self.window.too_full_for(len) {
                 self.take_reply(call, piece)?;
             }
@@ -87,13 +89,18 @@ impl<'a> Reader<'a, '_> {
             .wait(self.client)
             .with_context(|| format!("reading {path} back failed"))?;
         if reply.len() != piece.len {
-            bail!("{path} came back with {} instead of {} bytes", reply.len(), piece.len);
+            bail!(
+                "{path} came back with {} instead of {} bytes",
+                reply.len(),
+                piece.len
+            );
         }
         let data = reply.take_destination().unwrap_or_default();
         self.hasher.update(&data[..piece.len]);
         self.progress.add(piece.len as u64);
         if piece.last {
-            let equal = piece.file.equal_at_server && self.hasher.digest128() == piece.file.checksum;
+            let equal =
+                piece.file.equal_at_server && self.hasher.digest128() == piece.file.checksum;
             self.verified += u64::from(equal);
             self.hasher.reset();
         }

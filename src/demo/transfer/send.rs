@@ -62,7 +62,9 @@ impl<'a> Sender<'a, '_> {
         let mut hasher = Xxh3Default::new();
         let mut offset = 0;
         loop {
-            let want = usize::try_from(entry.len - offset).unwrap_or(PIECE).min(PIECE);
+            let want = usize::try_from(entry.len - offset)
+                .unwrap_or(PIECE)
+                .min(PIECE);
             self.make_room(want, offset > 0)?;
             let data = match read_piece(self.client.pool(), &mut file, want) {
                 Ok(data) => data,
@@ -111,7 +113,13 @@ impl<'a> Sender<'a, '_> {
     }
 
     /// Sends the next piece of the file that was begun last.
-    fn piece(&mut self, entry: &Entry, offset: u64, checksum: Option<Checksum>, data: Buf) -> Result<()> {
+    fn piece(
+        &mut self,
+        entry: &Entry,
+        offset: u64,
+        checksum: Option<Checksum>,
+        data: Buf,
+    ) -> Result<()> {
         let len = data.len();
         let request = request(self.client.pool(), entry, offset, checksum, data)
             .with_context(|| format!("no memory to send {}", entry.path.display()))?;
