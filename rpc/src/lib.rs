@@ -6,6 +6,9 @@ mod credit;
 mod deadline;
 mod epoll;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod histogram;
 mod lease;

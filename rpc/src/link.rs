@@ -17,8 +17,8 @@ use crate::posted::{Body, Message, Posted, Read, ReadSlice};
 use crate::wire::{HEADER_LEN, Header, MAX_PIECES, PIECE_LEN, SlotId};
 use mempool::{AllocError, BudgetKind, Buf, Kind, Pool};
 use verbs::{
-    Completion, Cq, Endpoint, Pd, QueueId, RcSetup, Received, RecvQueue, RemoteRegion, SendQueue,
-    WcStatus,
+    Access, Completion, Cq, Endpoint, Pd, QueueId, RcSetup, Received, RecvQueue, RemoteRegion,
+    SendQueue, WcStatus,
 };
 
 /// Most READs that one connection has outstanding.
@@ -88,6 +88,8 @@ impl Prepared {
             // Credits make "receiver not ready" impossible; if it happens all the same, it shows.
             .rnr_retry(0)
             .rd_atomic(READS_MAX as u8)
+            // Nothing here is written by the peer; READs are for leases.
+            .access(Access::REMOTE_READ)
             .build()
             .map_err(PrepareError::Create)?;
         let (setup, tx, mut rx) = ready.split::<Posted, Buf>();

@@ -381,3 +381,6 @@ impl Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

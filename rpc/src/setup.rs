@@ -1,6 +1,5 @@
 //! What both ends start from: defaults, device and memory.
 
-use crate::credit::CONTROL_RESERVE;
 use crate::handshake::Limits;
 use mempool::{Budget, Pool, PoolError};
 use verbs::{Context, Device, OpenError, Pd};
@@ -9,7 +8,8 @@ use verbs::{Context, Device, OpenError, Pd};
 pub(crate) const LIMITS: Limits = Limits {
     window: 64,
     inline_limit: 4096,
-    slots: 64 - CONTROL_RESERVE,
+    // As many as the windows allow.
+    slots: u32::MAX,
     max_message: 1 << 30,
 };
 

@@ -116,3 +116,91 @@ impl Transfer {
         self.target.into_buf()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mempool::Pool;
+    use proptest::prelude::*;
+    use verbs::{Scatter, SgeList};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The slices cover every remote byte once, in order, and no inline byte.
+        #[test]
+        fn slices_cover_the_remote_pieces(
+            shape in proptest::collection::vec((any::<bool>(), 1u64..20_000), 1..=16),
+            most in 1u32..9000, spare in 0usize..100,
+        ) {
+            let pd = verbs::Device::open_spec("soft0").unwrap().alloc_pd().unwrap();
+            let pool = Pool::builder(&pd).build().unwrap();
+            let mut pieces = PieceList::new();
+            let (mut inline, mut total, mut remote) = (Vec::new(), 0, Vec::new());
+            for (n, &(is_inline, len)) in shape.iter().enumerate() {
+                if is_inline {
+                    let piece = Piece::Inline { len: len as u32 };
+                    prop_assert!(pieces.push(piece));
+                    inline.extend(vec![n as u8 + 1; len as usize]);
+                } else {
+                    let addr = 1_000_000 * n as u64;
+                    let piece = Piece::Remote { addr, len, key: n as u32 };
+                    prop_assert!(pieces.push(piece));
+                    remote.extend((0..len).map(|at| (n as u32, addr + at, total + at)));
+                }
+                total += len;
+            }
+            let mut buf = pool.alloc(total as usize + spare).unwrap();
+            buf.fill(0);
+            let start = buf.as_ptr() as u64;
+            let mut transfer = Transfer::new(buf, pieces, &inline).unwrap();
+            let mut covered = Vec::new();
+            while transfer.has_next() {
+                prop_assert!(!transfer.is_done());
+                let (mut slice, source) = transfer.next(most).unwrap();
+                prop_assert!(source.len <= u64::from(most));
+                let mut sges = SgeList::new();
+                slice.scatter(&mut sges);
+                let sge = sges.as_slice()[0];
+                prop_assert_eq!(u64::from(sge.len), source.len);
+                let place = sge.addr - start;
+                covered.extend((0..source.len).map(|at| (source.rkey.0, source.addr + at, place + at)));
+                drop(slice);
+                transfer.completed();
+            }
+            prop_assert!(covered == remote);
+            prop_assert!(transfer.next(most).is_none() && transfer.is_done());
+            let buf = transfer.into_buf().unwrap();
+            let mut at = 0;
+            for (n, &(is_inline, len)) in shape.iter().enumerate() {
+                let want = if is_inline { n as u8 + 1 } else { 0 };
+                prop_assert!(buf[at..at + len as usize].iter().all(|&b| b == want));
+                at += len as usize;
+            }
+        }
+    }
+
+    #[test]
+    fn a_cancelled_transfer_waits_for_what_is_out() {
+        let pd = verbs::Device::open_spec("soft0")
+            .unwrap()
+            .alloc_pd()
+            .unwrap();
+        let pool = Pool::builder(&pd).build().unwrap();
+        let mut pieces = PieceList::new();
+        let (addr, len, key) = (0, 1000, 1);
+        assert!(pieces.push(Piece::Remote { addr, len, key }));
+        let buf = pool.alloc(1000).unwrap();
+        let mut transfer = Transfer::new(buf, pieces, &[]).unwrap();
+        let (slice, _) = transfer.next(100).unwrap();
+        transfer.cancel();
+        assert!(transfer.next(100).is_none());
+        assert!(!transfer.is_done(), "one READ is out");
+        transfer.completed();
+        assert!(transfer.is_done());
+        drop(slice);
+        // A buffer that is too short for the body is refused before anything is written.
+        let short = pool.alloc(999).unwrap();
+        assert!(Transfer::new(short, pieces, &[]).is_none());
+    }
+}

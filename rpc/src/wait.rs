@@ -52,16 +52,26 @@ pub(crate) enum Next {
     Sleep(Instant),
 }
 
-/// Progress of one wait through its phases.
+/// Carries waits through their phases, and learns from them.
+///
+/// Where the peer shares this very core, spinning only keeps it from running. That shows: the core
+/// is gone for a while when it is yielded, and afterwards there is something to do. From then on
+/// the wait yields at once, until yielding no longer hands the core to anybody.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     policy: Waiting,
     polls: u32,
     since: Option<Instant>,
+    /// How long the core was gone, if the last empty poll ended with a yield.
+    yielded: Option<Duration>,
+    eager: bool,
 }
 
 /// Empty polls between two looks at the clock while spinning.
 const POLLS_PER_LOOK: u32 = 64;
+
+/// A yield that took longer has let another thread run.
+const SWITCHED: Duration = Duration::from_nanos(1200);
 
 impl Waiter {
     pub fn new(policy: Waiting) -> Waiter {
@@ -69,14 +79,19 @@ impl Waiter {
             policy,
             polls: 0,
             since: None,
+            yielded: None,
+            eager: false,
         }
     }
 
-    /// Something was found: start over.
+    /// Something was found: the wait is over.
     #[inline]
-    pub fn reset(&mut self) {
+    pub fn found(&mut self) {
         self.polls = 0;
         self.since = None;
+        if let Some(gone) = self.yielded.take() {
+            self.eager = gone >= SWITCHED;
+        }
     }
 
     /// Nothing was found. Pauses or yields as the phase wants it.
@@ -84,7 +99,7 @@ impl Waiter {
     pub fn idle(&mut self) -> Next {
         std::hint::spin_loop();
         self.polls += 1;
-        if self.polls < POLLS_PER_LOOK && !self.policy.spin.is_zero() {
+        if self.polls < POLLS_PER_LOOK && !self.eager && !self.policy.spin.is_zero() {
             return Next::Poll;
         }
         self.look()
@@ -95,15 +110,20 @@ impl Waiter {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         let waited = now.duration_since(since);
-        if waited < self.policy.spin {
+        self.yielded = None;
+        if waited < self.policy.spin && !self.eager {
             self.polls = 0;
-            Next::Look(now)
-        } else if waited < self.policy.spin + self.policy.relax {
-            std::thread::yield_now();
-            Next::Look(now)
-        } else {
-            Next::Sleep(now)
+            return Next::Look(now);
         }
+        if waited >= self.policy.spin + self.policy.relax {
+            return Next::Sleep(now);
+        }
+        std::thread::yield_now();
+        let after = Instant::now();
+        let gone = after.duration_since(now);
+        self.yielded = Some(gone);
+        self.eager &= gone >= SWITCHED;
+        Next::Look(after)
     }
 }
 
@@ -218,7 +238,7 @@ mod tests {
             }
         }
         assert!(looks > 0);
-        waiter.reset();
+        waiter.found();
         assert_eq!(waiter.idle(), Next::Poll);
         let mut waiter = Waiter::new(Waiting::SLEEP);
         assert!(matches!(waiter.idle(), Next::Sleep(_)));

@@ -12,7 +12,7 @@ use crate::handshake::{
 use crate::link::{PrepareError, Prepared, send_depth};
 use crate::setup;
 use crate::slot::SlotTable;
-use crate::wait::Waiting;
+use crate::wait::{Waiter, Waiting};
 use mempool::Pool;
 use slab::Slab;
 use std::io::{self, Read, Write};
@@ -163,7 +163,6 @@ impl ClientBuilder {
             .set_nonblocking(true)
             .map_err(ConnectError::Control)?;
 
-        let waiting = self.waiting;
         let zombies_max = self.zombies_max.unwrap_or(terms.slots / 2);
         Ok(Client {
             link: Some(link),
@@ -184,8 +183,8 @@ impl ClientBuilder {
             batch: WcBatch::with_capacity(32),
             cq,
             channel,
+            waiter: Waiter::new(self.waiting),
             options: Options {
-                waiting,
                 read_slice: self.read_slice,
                 zombies_max,
             },

@@ -35,7 +35,8 @@ pub(super) struct Flight {
     pub answer: Option<Answer>,
     /// Bytes that the server keeps until it is told that they have been READ.
     pub leased: u64,
-    pub transfer: Option<Transfer>,
+    /// Boxed: few replies need one, and slots are moved about.
+    pub transfer: Option<Box<Transfer>>,
 }
 
 /// What the peer answered.

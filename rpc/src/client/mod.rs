@@ -27,7 +27,7 @@ use crate::link::Link;
 use crate::names::Method;
 use crate::payload::Payload;
 use crate::slot::SlotTable;
-use crate::wait::Waiting;
+use crate::wait::Waiter;
 use crate::wire::SlotId;
 use call::{Call, Flight, Unreleased};
 use mempool::{Buf, Pool};
@@ -83,13 +83,13 @@ pub struct Client {
     channel: Channel,
 
     options: Options,
+    waiter: Waiter,
     recorder: Recorder,
     control_checked: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Options {
-    waiting: Waiting,
     read_slice: u32,
     zombies_max: u32,
 }

@@ -128,7 +128,6 @@ impl Client {
             let len = header.body_len;
             return Err(Violation::TooLarge { len, most }.into());
         }
-        let pieces = PieceList::decode(header, bytes)?;
         let inline = &bytes[header.inline_start()..];
         let flight = &mut self.flights[header.slot.index as usize];
         if header.pieces > 0 {
@@ -170,6 +169,7 @@ impl Client {
             }));
             return Ok(true);
         }
+        let pieces = PieceList::decode(header, bytes)?;
         let into = flight.destination.is_some();
         let buf = match flight.destination.take() {
             Some(buf) => buf,
@@ -191,7 +191,7 @@ impl Client {
             .into());
         };
         let whole = transfer.is_done();
-        flight.transfer = Some(transfer);
+        flight.transfer = Some(Box::new(transfer));
         flight.answer = Some(Answer::Coming { len, into });
         if !whole {
             self.transfers.push(header.slot);
@@ -259,7 +259,7 @@ impl Client {
         let bytes = match answer {
             Answer::Reply(bytes) => Ok(bytes),
             Answer::Coming { len, into } => {
-                let buf = flight.transfer.and_then(Transfer::into_buf);
+                let buf = flight.transfer.and_then(|t| t.into_buf());
                 debug_assert!(buf.is_some(), "a READ is still out");
                 if into {
                     destination = buf;

@@ -3,7 +3,7 @@
 use super::{Client, Reply};
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
-use crate::wait::{Next, Waiter, sleep};
+use crate::wait::{Next, sleep};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -37,14 +37,13 @@ impl Client {
     ///
     /// The condition must hold once the connection has ended.
     pub(super) fn wait_until(&mut self, deadline: Deadline, done: impl Fn(&Client) -> bool) {
-        let mut waiter = Waiter::new(self.options.waiting);
         let mut busy = 0;
         loop {
             if self.progress() > 0 {
+                self.waiter.found();
                 if done(self) {
                     return;
                 }
-                waiter.reset();
                 busy += 1;
                 if busy % BUSY_ROUNDS == 0 && self.look(deadline, Instant::now()) {
                     return;
@@ -54,7 +53,7 @@ impl Client {
             if done(self) {
                 return;
             }
-            match waiter.idle() {
+            match self.waiter.idle() {
                 Next::Poll => {}
                 Next::Look(now) => {
                     if self.look(deadline, now) {
@@ -68,6 +67,7 @@ impl Client {
                     if let Err(lost) = self.sleep(deadline, now) {
                         self.fail(lost);
                     }
+                    self.waiter.found();
                     busy = 0;
                 }
             }

@@ -8,6 +8,7 @@ use super::mailbox::{Mailbox, Seed};
 use super::request::Request;
 use super::responder::{ConnId, Responder};
 use crate::control::Control;
+use crate::credit::CONTROL_RESERVE;
 use crate::epoll::Epoll;
 use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, RefusalCode, Welcome};
@@ -73,7 +74,9 @@ impl Events {
         let channel = context.channel().map_err(create("completion channel"))?;
         // I4: as many entries as the queues of all connections can have outstanding. Where the
         // device has fewer, connections are refused when it is full.
-        let each = send_depth(settings.limits.slots) + settings.limits.window;
+        let limits = &settings.limits;
+        let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
+        let each = send_depth(slots) + limits.window;
         let wanted = u64::from(each) * settings.max_connections as u64;
         let most = u64::from(context.query_device().max_cqe);
         let depth = wanted.clamp(1, most.max(1)) as u32;
@@ -128,7 +131,7 @@ where
                 }
             }
             if self.pass() > 0 {
-                waiter.reset();
+                waiter.found();
                 busy += 1;
                 if busy.is_multiple_of(BUSY_ROUNDS) {
                     self.look(Instant::now());
@@ -141,7 +144,7 @@ where
                 Next::Sleep(_) => {
                     self.sleep();
                     // What woke us is usually followed by more.
-                    waiter.reset();
+                    waiter.found();
                 }
             }
         }

@@ -1,0 +1,74 @@
+//! Entry points for fuzzers: each takes any bytes and must neither panic nor overflow.
+//!
+//! Not part of the stable interface.
+
+use crate::credit::{Class, Credits};
+use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm};
+use crate::setup;
+use crate::wire::{Header, PieceList, decode_release};
+
+/// A message as it lies in a receive entry.
+pub fn message(bytes: &[u8]) {
+    let Ok(header) = Header::decode(bytes) else {
+        return;
+    };
+    assert_eq!(header.message_len(), bytes.len());
+    if let Ok(pieces) = PieceList::decode(&header, bytes) {
+        let total: u64 = pieces.as_slice().iter().map(|p| p.byte_len()).sum();
+        assert!(header.pieces == 0 || total == header.body_len);
+    }
+    if let Ok(slots) = decode_release(&header, bytes) {
+        assert!(slots.count() <= bytes.len() * 8);
+    }
+}
+
+/// What a peer says on the control connection, from its first byte on.
+pub fn control_stream(mut bytes: &[u8]) {
+    let limits: Limits = setup::LIMITS.clamped();
+    let said = Hello {
+        request_paths: 1,
+        reply_paths: 1,
+        window: limits.window,
+        inline_limit: limits.inline_limit,
+        slots: limits.slots,
+        max_message: limits.max_message,
+        features: 0,
+        endpoint: Vec::new(),
+    };
+    let mut frame = Accumulator::new();
+    while !bytes.is_empty() {
+        let space = frame.space();
+        let n = space.len().min(bytes.len());
+        space[..n].copy_from_slice(&bytes[..n]);
+        bytes = &bytes[n..];
+        match frame.filled(n) {
+            Ok(None) => {}
+            Ok(Some(Frame::Hello(hello))) => {
+                let _ = accept(&hello, &limits);
+                let _ = verbs::Endpoint::from_bytes(&hello.endpoint);
+            }
+            Ok(Some(Frame::Welcome(welcome))) => {
+                let _ = confirm(&welcome, &said);
+            }
+            Ok(Some(_)) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Counters that a peer sends, five bytes each: class and value.
+pub fn credits(bytes: &[u8]) {
+    let mut account = Credits::new(64, 64, 56);
+    for step in bytes.chunks_exact(5) {
+        let class = [Class::Request, Class::Answer, Class::Credit, Class::Control];
+        let class = class[usize::from(step[0] % 4)];
+        let counter = u32::from_le_bytes([step[1], step[2], step[3], step[4]]);
+        if account.receive(class, counter).is_ok() {
+            account.reposted(class);
+        }
+        if account.may_send(class) {
+            account.send(class);
+        }
+        assert!(account.available() <= 64);
+    }
+}
