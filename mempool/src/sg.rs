@@ -196,10 +196,30 @@ impl SgList {
     }
 }
 
-impl<T: Into<Segment>> From<T> for SgList {
+impl From<Segment> for SgList {
     #[inline]
-    fn from(segment: T) -> SgList {
-        SgList::from_array([segment.into()])
+    fn from(segment: Segment) -> SgList {
+        SgList::from_array([segment])
+    }
+}
+
+impl From<Buf> for SgList {
+    #[inline]
+    fn from(buf: Buf) -> SgList {
+        Segment::from(buf).into()
+    }
+}
+
+impl From<SharedBuf> for SgList {
+    #[inline]
+    fn from(buf: SharedBuf) -> SgList {
+        Segment::from(buf).into()
+    }
+}
+
+impl From<Private<Vec<u8>>> for SgList {
+    fn from(region: Private<Vec<u8>>) -> SgList {
+        Segment::from(region).into()
     }
 }
 

@@ -5,6 +5,7 @@
 use super::{MIB, user_pool};
 use crate::{BudgetKind, Buf, Kind, Pool};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::mpsc;
 use std::thread;
 
@@ -32,11 +33,17 @@ fn a_dropped_pool_lives_on_in_its_buffers() {
 }
 
 #[test]
-fn a_forgotten_buffer_keeps_its_arena_and_no_more() {
+fn a_forgotten_buffer_keeps_the_arenas() {
     let (pool, source) = user_pool(64 * MIB);
-    std::mem::forget(pool.alloc(4096).unwrap());
+    let (private, receive) = (Kind::Private, Kind::Receive);
+    let forgotten = ManuallyDrop::new(pool.alloc(4096).unwrap());
+    drop(pool.alloc_in(BudgetKind::Receive, receive, 64).unwrap());
+    drop(pool.alloc_in(BudgetKind::User, private, 2 << 20).unwrap());
+    let arenas = source.live();
     drop(pool);
-    assert_eq!(source.live(), 1);
+    assert_eq!(source.live(), arenas, "arenas go together");
+    drop(ManuallyDrop::into_inner(forgotten));
+    assert_eq!(source.live(), 0);
 }
 
 #[test]
