@@ -1,13 +1,4 @@
 //! What can go wrong with a call, and what the caller may conclude from it.
-//!
-//! | error | was it executed? | buffers |
-//! |---|---|---|
-//! | [`NotSent`](CallError::NotSent) | no: safe to retry | come back |
-//! | [`Overloaded`](CallError::Overloaded) | no: retry later | come back |
-//! | [`Remote`](CallError::Remote) | the handler decided | come back |
-//! | [`ReplyTooLarge`](CallError::ReplyTooLarge), [`NoMemory`](CallError::NoMemory) | yes; only the reply is lost | come back |
-//! | [`Expired`](CallError::Expired) | perhaps | freed when the device and the peer are done with them |
-//! | [`MaybeExecuted`](CallError::MaybeExecuted) | perhaps | freed with the queue pair |
 
 use crate::credit::CreditError;
 use crate::handshake::{Goodbye, HandshakeError, RefusalCode};
@@ -69,7 +60,16 @@ impl fmt::Debug for Buffers {
     }
 }
 
-/// Why a call did not bring a reply. See the table of the [module](self).
+/// Why a call did not bring a reply, and what may be concluded from it.
+///
+/// | error | was it executed? | buffers |
+/// |---|---|---|
+/// | [`NotSent`](CallError::NotSent) | no: safe to retry | come back |
+/// | [`Overloaded`](CallError::Overloaded) | no: retry later | come back |
+/// | [`Remote`](CallError::Remote) | the handler decided | come back |
+/// | [`ReplyTooLarge`](CallError::ReplyTooLarge), [`NoMemory`](CallError::NoMemory) | yes; only the reply is lost | come back |
+/// | [`Expired`](CallError::Expired) | perhaps | freed when the device and the peer are done with them |
+/// | [`MaybeExecuted`](CallError::MaybeExecuted) | perhaps | freed with the queue pair |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {

@@ -1,4 +1,14 @@
-//! Blocking, thread-per-core RPC over RDMA
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
+//!
+//! ```text
+//!   client/   server/             who waits for what, and what happens when it goes wrong
+//!      \       /
+//!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
+//!         \      |      /
+//!      wire  credit  slot  handshake         pure: encodings and rules, no I/O
+//! ```
 
 mod client;
 mod control;
@@ -25,11 +35,15 @@ mod wait;
 mod wire;
 
 pub use client::{Client, ClientBuilder, ClientStats, Pending, Reply};
+pub use credit::CreditError;
 pub use deadline::Deadline;
 pub use error::{
     Buffers, CallError, ConnectError, Lost, NotSent, NotSentReason, ServeError, Violation,
 };
+pub use handshake::{Goodbye, HandshakeError, RefusalCode};
 pub use names::{Code, Method};
 pub use payload::Payload;
 pub use server::{Core, Request, Responder, Server, ServerHandle, ServerStats};
+pub use slot::SlotError;
 pub use wait::Waiting;
+pub use wire::WireError;
