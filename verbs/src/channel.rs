@@ -8,6 +8,7 @@
 //! `ibv_destroy_cq` waits for that.
 
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -100,16 +101,23 @@ impl Channel {
         self.0.state.lock().queues.insert(id.0, Events::default());
     }
 
-    /// A queue is about to be destroyed: acknowledges what was read of it.
-    pub(crate) fn leave(&self, id: CqId, cq: *mut ibv_cq) {
-        let events = self.0.state.lock().queues.remove(&id.0);
+    /// Destroys a queue of the channel, once all events read of it are acknowledged. Nobody reads events meanwhile, so that
+    /// none can name a queue that is just going away.
+    pub(crate) fn destroy_cq(
+        &self,
+        id: CqId,
+        cq: *mut ibv_cq,
+        destroy: impl FnOnce() -> c_int,
+    ) -> c_int {
+        let mut state = self.0.state.lock();
         if let Some(Events {
             unacked: n @ 1.., ..
-        }) = events
+        }) = state.queues.remove(&id.0)
         {
             // SAFETY: the queue is still alive, and `n` of its events are unacknowledged.
             unsafe { (self.0.ctx.api().ibv_ack_cq_events)(cq, n) };
         }
+        destroy()
     }
 
     /// Sleeps until one of the channel's queues has had an event, which is taken; `None` when the time ran out first.
@@ -208,7 +216,7 @@ impl Inner {
                     }
                     std::mem::take(&mut events.unacked)
                 }
-                // The queue is just being destroyed, which waits for this.
+                // Of a queue that could not be destroyed.
                 None => 1,
             };
             // SAFETY: a queue with unacknowledged events is not destroyed before they are acknowledged.

@@ -1,6 +1,5 @@
 //! Completions, and the batches that polls fill.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
@@ -46,7 +45,11 @@ impl fmt::Debug for QueueId {
 /// Source: `ibv_poll_cq(3)`.
 #[doc(alias = "ibv_wc")]
 #[must_use = "hand it to its queue to get the buffer back"]
-pub struct Completion {
+pub struct Completion(Entry);
+
+/// What a completion says; unlike it, no right to anything.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
     queue: QueueId,
     seq: u64,
     status: WcStatus,
@@ -65,7 +68,7 @@ impl Completion {
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
         let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         let with_imm = ok && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        Completion {
+        Completion(Entry {
             queue: QueueId::new(cq, (wc.wr_id >> SEQ_BITS) as u16),
             seq: wc.wr_id & SEQ_MASK,
             status: WcStatus(wc.status.0),
@@ -79,35 +82,35 @@ impl Completion {
             } else {
                 ibv_wc_opcode(u32::MAX)
             },
-        }
+        })
     }
 
     /// The queue it belongs to.
     #[inline]
     pub fn queue(&self) -> QueueId {
-        self.queue
+        self.0.queue
     }
 
     /// Whether the work request succeeded.
     #[inline]
     pub fn is_ok(&self) -> bool {
-        self.status == WcStatus::SUCCESS
+        self.0.status == WcStatus::SUCCESS
     }
 
     /// Its status.
     #[inline]
     pub fn status(&self) -> WcStatus {
-        self.status
+        self.0.status
     }
 
     /// Number of the queue pair.
     pub fn qp_num(&self) -> u32 {
-        self.qp_num
+        self.0.qp_num
     }
 
     #[inline]
     pub(crate) fn seq(&self) -> u64 {
-        self.seq
+        self.0.seq
     }
 
     /// What it says, without the right to a buffer.
@@ -115,15 +118,15 @@ impl Completion {
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
         if self.is_ok() {
             Ok(Wc {
-                byte_len: self.byte_len,
-                imm: self.imm,
-                opcode: self.opcode,
+                byte_len: self.0.byte_len,
+                imm: self.0.imm,
+                opcode: self.0.opcode,
             })
         } else {
             Err(WcError {
-                status: self.status,
-                vendor_err: self.vendor_err,
-                qp_num: self.qp_num,
+                status: self.0.status,
+                vendor_err: self.0.vendor_err,
+                qp_num: self.0.qp_num,
             })
         }
     }
@@ -132,9 +135,9 @@ impl Completion {
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion")
-            .field("queue", &self.queue)
-            .field("seq", &self.seq)
-            .field("status", &self.status)
+            .field("queue", &self.0.queue)
+            .field("seq", &self.0.seq)
+            .field("status", &self.0.status)
             .finish()
     }
 }
@@ -185,10 +188,12 @@ impl Stale {
 
 /// Completions taken from a completion queue, oldest first. It owns them: the queue is not borrowed.
 ///
-/// Allocated once; polls fill what room is left.
+/// Allocated once; polls fill what room is left. One batch can serve several completion queues.
 #[derive(Debug)]
 pub struct WcBatch {
-    entries: VecDeque<Completion>,
+    /// Those from `next` on are still to be taken, each once.
+    entries: Vec<Entry>,
+    next: usize,
     capacity: usize,
 }
 
@@ -197,7 +202,8 @@ impl WcBatch {
     pub fn with_capacity(capacity: usize) -> WcBatch {
         let capacity = capacity.max(1);
         WcBatch {
-            entries: VecDeque::with_capacity(capacity),
+            entries: Vec::with_capacity(capacity),
+            next: 0,
             capacity,
         }
     }
@@ -205,17 +211,21 @@ impl WcBatch {
     /// Takes the oldest completion.
     #[inline]
     pub fn pop(&mut self) -> Option<Completion> {
-        self.entries.pop_front()
+        let entry = *self.entries.get(self.next)?;
+        self.next += 1;
+        Some(Completion(entry))
     }
 
     /// Completions not yet taken.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.next
     }
 
     /// Whether all are taken.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// Completions it can hold.
@@ -223,15 +233,21 @@ impl WcBatch {
         self.capacity
     }
 
+    /// Gives the room of what was taken back, and says how much there is.
     #[inline]
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn make_room(&mut self) -> usize {
+        if self.next > 0 {
+            self.entries.drain(..self.next);
+            self.next = 0;
+        }
         self.capacity - self.entries.len()
     }
 
+    /// Only with room.
     #[inline]
-    pub(crate) fn push(&mut self, completion: Completion) {
-        debug_assert!(self.room() > 0);
-        self.entries.push_back(completion);
+    pub(crate) fn push(&mut self, Completion(entry): Completion) {
+        debug_assert!(self.entries.len() < self.capacity);
+        self.entries.push(entry);
     }
 }
 
@@ -255,7 +271,7 @@ mod tests {
             (c.queue(), c.seq(), c.is_ok()),
             (QueueId::new(CqId(8), 3), 77, false)
         );
-        assert_eq!((c.byte_len, c.imm), (0, None));
+        assert_eq!((c.0.byte_len, c.0.imm), (0, None));
         let e = c.outcome().unwrap_err();
         assert_eq!(
             (e.status, e.vendor_err, e.qp_num),
@@ -270,7 +286,7 @@ mod tests {
             ..Default::default()
         };
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes([0, 0, 1, 2]);
-        assert_eq!(Completion::from_sys(CqId(1), &wc).imm, Some(0x102));
+        assert_eq!(Completion::from_sys(CqId(1), &wc).0.imm, Some(0x102));
     }
 
     #[test]

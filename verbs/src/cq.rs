@@ -82,12 +82,15 @@ impl CqShared {
 impl Drop for CqShared {
     #[doc(alias = "ibv_destroy_cq")]
     fn drop(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.leave(self.id, self.cq.as_ptr());
-        }
-        // SAFETY: created below, its queue pairs are gone, its events acknowledged. If it fails all the same (after a leaked
-        // queue pair), queue, channel and device are leaked.
-        if unsafe { (self.ctx.api().ibv_destroy_cq)(self.cq.as_ptr()) } != 0 {
+        let cq = self.cq.as_ptr();
+        // SAFETY: created below, and its queue pairs are gone; called once.
+        let destroy = || unsafe { (self.ctx.api().ibv_destroy_cq)(cq) };
+        let ret = match &self.channel {
+            Some(channel) => channel.destroy_cq(self.id, cq, destroy),
+            None => destroy(),
+        };
+        if ret != 0 {
+            // It may still be used by a leaked queue pair: channel and device stay.
             std::mem::forget((self.ctx.clone(), self.channel.clone()));
         }
     }
@@ -140,18 +143,18 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll_into(&mut self, batch: &mut WcBatch) -> Result<usize, Error> {
+        let mut room = batch.make_room();
         let mut count = 0;
-        while batch.room() > 0 {
-            let Some(completion) = self.ahead.pop_front() else {
-                break;
-            };
+        while room > 0
+            && let Some(completion) = self.ahead.pop_front()
+        {
             batch.push(completion);
-            count += 1;
+            (room, count) = (room - 1, count + 1);
         }
-        while batch.room() > 0 {
-            let want = batch.room().min(CHUNK);
+        while room > 0 {
+            let want = room.min(CHUNK);
             let got = self.poll_chunk(want, |completion| batch.push(completion))?;
-            count += got;
+            (room, count) = (room - got, count + got);
             if got < want {
                 break;
             }

@@ -25,6 +25,11 @@
 //! The device is hardware reached through libibverbs, loaded at run time, or `soft0`, the user-space device of the
 //! feature `soft` (on by default), which needs no hardware, no kernel module and no privilege.
 
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod access;
 mod cells;
 mod channel;

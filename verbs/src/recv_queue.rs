@@ -53,16 +53,18 @@ impl<T: Send + 'static> RecvQueue<T> {
         let mut list = SgeList::new();
         // Runs code of the caller's type, and may panic: nothing is posted yet.
         buffer.scatter(&mut list);
-        let ring = self.half.ring_ref();
-        if ring.free() == 0 {
-            let kind = PostErrorKind::QueueFull {
-                depth: ring.depth(),
-                untaken: ring.retired_untaken(),
-            };
-            return Err(PostError::new(kind, buffer));
-        }
+        let (qp, id) = (self.half.qp, self.half.id);
         let max = self.limits.recv_sge as usize;
-        if list.overflowed() || list.len() > max {
+        let ring = self.half.ring();
+        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
+        let Some(vacant) = ring.vacant() else {
+            return Err(PostError::new(
+                PostErrorKind::QueueFull { depth, untaken },
+                buffer,
+            ));
+        };
+        // No queue pair is built for more segments than a list holds.
+        if list.len() > max {
             let kind = PostErrorKind::TooManySegments {
                 count: list.len(),
                 max,
@@ -70,7 +72,7 @@ impl<T: Send + 'static> RecvQueue<T> {
             return Err(PostError::new(kind, buffer));
         }
         let mut wr = ibv_recv_wr {
-            wr_id: self.half.id.wr_id(ring.next_seq()),
+            wr_id: id.wr_id(vacant.seq()),
             next: std::ptr::null_mut(),
             sg_list: list.as_sys(),
             num_sge: list.len() as i32,
@@ -78,15 +80,12 @@ impl<T: Send + 'static> RecvQueue<T> {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is alive. The segments are those of `buffer`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contract of `Scatter`.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(self.half.qp, &mut wr, &mut bad) };
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, &mut wr, &mut bad) };
         if ret != 0 {
             let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
             return Err(PostError::new(PostErrorKind::Device { errno }, buffer));
         }
-        let pushed = self.half.ring().push(buffer);
-        debug_assert!(pushed.is_ok(), "a free slot was there before");
-        // Never dropped on the way: the device has it.
-        std::mem::forget(pushed);
+        vacant.fill(buffer);
         Ok(())
     }
 
@@ -99,17 +98,17 @@ impl<T: Send + 'static> RecvQueue<T> {
         &mut self,
         completion: Completion,
     ) -> Result<Result<Received<T>, RecvError<T>>, Stale> {
-        let seq = completion.seq();
         let queue = self.half.id;
-        if completion.queue() != queue || !self.half.ring().retire(seq, completion.outcome()) {
+        if completion.queue() != queue {
             return Err(Stale { completion, queue });
         }
-        match self.half.ring().take(seq) {
-            Some((buffer, Some(Ok(wc)))) => Ok(Ok(Received::new(buffer, wc))),
-            Some((buffer, Some(Err(error)))) => Ok(Err(RecvError::new(buffer, error))),
-            // `retire` found the slot in flight, and so full, and gave it the outcome.
-            Some((_, None)) | None => Err(Stale { completion, queue }),
-        }
+        let Some(buffer) = self.half.ring().redeem(completion.seq()) else {
+            return Err(Stale { completion, queue });
+        };
+        Ok(match completion.outcome() {
+            Ok(wc) => Ok(Received::new(buffer, wc)),
+            Err(error) => Err(RecvError::new(buffer, error)),
+        })
     }
 
     /// A buffer whose own completion was dropped instead of redeemed, once that of a later receive was redeemed. What arrived
@@ -117,7 +116,7 @@ impl<T: Send + 'static> RecvQueue<T> {
     ///
     /// Such buffers keep their slots in use until they are taken.
     pub fn take_lost(&mut self) -> Option<T> {
-        self.half.ring().pop_oldest().map(|(buffer, _)| buffer)
+        self.half.ring().pop_lost()
     }
 
     /// Receives posted and not completed.

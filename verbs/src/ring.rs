@@ -10,7 +10,7 @@
 //!        |  not taken   |  may touch it  |
 //! ```
 //!
-//! Only values below `retired` can be taken, whatever token or completion asks: that is the whole of the argument that a
+//! Only values below `retired` can be taken, and only the completion of a slot in flight moves `retired`, whatever token or completion asks: that is the whole of the argument that a
 //! stale, repeated or foreign completion never yields memory in flight.
 
 /// Bits of a sequence number; the rest of a work request's id is the queue's tag.
@@ -25,18 +25,45 @@ fn distance(a: u64, b: u64) -> u64 {
 }
 
 struct Slot<T, O> {
+    /// Full from `base` to `next`, except for receives that were redeemed before older, lost ones were taken.
     value: Option<T>,
     /// What the completion of exactly this slot said; `None` for those retired by a later one.
     outcome: Option<O>,
 }
 
 /// Values in flight, each with the outcome `O` that its completion reported.
+///
+/// A send queue uses [`retire`](Self::retire) and [`pop`](Self::pop), a receive queue [`redeem`](Self::redeem) and
+/// [`pop_lost`](Self::pop_lost).
 pub(crate) struct Ring<T, O> {
     slots: Box<[Slot<T, O>]>,
     depth: u64,
     base: u64,
     retired: u64,
     next: u64,
+}
+
+/// Room for one value, found before it is posted, so that storing it afterwards cannot fail.
+pub(crate) struct Vacant<'r, T, O> {
+    slot: &'r mut Slot<T, O>,
+    next: &'r mut u64,
+}
+
+impl<T, O> Vacant<'_, T, O> {
+    /// The sequence number of the value.
+    #[inline]
+    pub(crate) fn seq(&self) -> u64 {
+        *self.next
+    }
+
+    /// Adds it as the newest.
+    #[inline]
+    pub(crate) fn fill(self, value: T) {
+        debug_assert!(self.slot.value.is_none() && self.slot.outcome.is_none());
+        // The slot is empty: forgetting what was in it spares the check on the way.
+        std::mem::forget(self.slot.value.replace(value));
+        *self.next = (*self.next + 1) & SEQ_MASK;
+    }
 }
 
 impl<T, O> Ring<T, O> {
@@ -70,7 +97,7 @@ impl<T, O> Ring<T, O> {
         self.depth as u32
     }
 
-    /// Slots a push can still use.
+    /// Slots that can still be filled.
     #[inline]
     pub(crate) fn free(&self) -> u32 {
         (self.depth - distance(self.base, self.next)) as u32
@@ -88,30 +115,35 @@ impl<T, O> Ring<T, O> {
         distance(self.base, self.retired) as u32
     }
 
-    /// Sequence number of the next push.
+    /// Sequence number of the next value.
     #[inline]
     pub(crate) fn next_seq(&self) -> u64 {
         self.next
     }
 
-    /// Adds the newest value. The caller has checked [`free`](Self::free); without room the value comes back.
+    /// Room for the next value, unless the ring is full.
     #[inline]
-    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, O>> {
         if self.free() == 0 {
-            return Err(value);
+            return None;
         }
-        let seq = self.next;
-        let slot = self.slot(seq);
-        slot.value = Some(value);
-        slot.outcome = None;
-        self.next = (seq + 1) & SEQ_MASK;
-        Ok(())
+        let at = self.next as usize & (self.slots.len() - 1);
+        Some(Vacant {
+            slot: &mut self.slots[at],
+            next: &mut self.next,
+        })
+    }
+
+    /// Whether the device may still touch the value at `seq`.
+    #[inline]
+    fn is_in_flight(&self, seq: u64) -> bool {
+        distance(self.retired, seq) < distance(self.retired, self.next)
     }
 
     /// Records the completion of `seq`: it and all older ones are no longer in flight. `false` outside the window.
     #[inline]
     pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> bool {
-        if distance(self.retired, seq) >= distance(self.retired, self.next) {
+        if !self.is_in_flight(seq) {
             return false;
         }
         self.slot(seq).outcome = Some(outcome);
@@ -125,25 +157,34 @@ impl<T, O> Ring<T, O> {
         if distance(self.base, upto) >= distance(self.base, self.retired) {
             return None;
         }
-        self.pop_oldest()
-    }
-
-    /// The oldest retired value.
-    #[inline]
-    pub(crate) fn pop_oldest(&mut self) -> Option<(T, Option<O>)> {
-        // `base` is at a value unless nothing is retired.
         let base = self.base;
-        self.take(base)
+        let slot = self.slot(base);
+        let (value, outcome) = (slot.value.take()?, slot.outcome.take());
+        self.base = (base + 1) & SEQ_MASK;
+        Some((value, outcome))
     }
 
-    /// The retired value at `seq` itself, leaving older ones for [`pop_oldest`](Self::pop_oldest).
+    /// The value at `seq`, which has completed; older ones are retired as lost. `None` outside the window.
     #[inline]
-    pub(crate) fn take(&mut self, seq: u64) -> Option<(T, Option<O>)> {
-        if distance(self.base, seq) >= distance(self.base, self.retired) {
+    pub(crate) fn redeem(&mut self, seq: u64) -> Option<T> {
+        if !self.is_in_flight(seq) {
             return None;
         }
-        let slot = self.slot(seq);
-        let (value, outcome) = (slot.value.take()?, slot.outcome.take());
+        self.retired = (seq + 1) & SEQ_MASK;
+        if self.base == seq {
+            self.base = self.retired;
+        }
+        self.slot(seq).value.take()
+    }
+
+    /// The oldest lost value.
+    pub(crate) fn pop_lost(&mut self) -> Option<T> {
+        if self.base == self.retired {
+            return None;
+        }
+        let base = self.base;
+        let value = self.slot(base).value.take();
+        // What was redeemed out of order behind it leaves room as well.
         while self.base != self.retired {
             let base = self.base;
             if self.slot(base).value.is_some() {
@@ -151,16 +192,20 @@ impl<T, O> Ring<T, O> {
             }
             self.base = (base + 1) & SEQ_MASK;
         }
-        Some((value, outcome))
+        value
     }
 
     /// Everything left, oldest first, in flight or not. Only when the device can touch none of it any more.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         let mut out = Vec::with_capacity(distance(self.base, self.next) as usize);
-        self.retired = self.next;
-        while let Some((value, _)) = self.pop_oldest() {
-            out.push(value);
+        while self.base != self.next {
+            let base = self.base;
+            let slot = self.slot(base);
+            slot.outcome = None;
+            out.extend(slot.value.take());
+            self.base = (base + 1) & SEQ_MASK;
         }
+        self.retired = self.next;
         out
     }
 }

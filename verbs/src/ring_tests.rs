@@ -4,11 +4,22 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn push<T, O>(ring: &mut Ring<T, O>, value: T) -> Result<u64, T> {
+    match ring.vacant() {
+        None => Err(value),
+        Some(vacant) => {
+            let seq = vacant.seq();
+            vacant.fill(value);
+            Ok(seq)
+        }
+    }
+}
+
 #[test]
 fn a_completion_retires_all_older_slots() {
     let mut r: Ring<&str, u8> = Ring::new(4, 0);
     for v in ["a", "b", "c"] {
-        r.push(v).unwrap();
+        push(&mut r, v).unwrap();
     }
     assert_eq!(r.pop(2), None, "nothing is retired yet");
     assert!(r.retire(1, 9));
@@ -27,7 +38,7 @@ fn a_completion_retires_all_older_slots() {
 #[test]
 fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
     let mut r: Ring<u32, &str> = Ring::new(8, 0);
-    (0..4).for_each(|v| r.push(v).unwrap());
+    (0..4).for_each(|v| assert!(push(&mut r, v).is_ok()));
     assert!(r.retire(1, "failed"));
     assert!(r.retire(3, "fine"));
     // The newer token sees the older completion's outcome, not its own, on slot 1.
@@ -36,7 +47,7 @@ fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
         seen,
         [(0, None), (1, Some("failed")), (2, None), (3, Some("fine"))]
     );
-    (4..8).for_each(|v| r.push(v).unwrap());
+    (4..8).for_each(|v| assert!(push(&mut r, v).is_ok()));
     assert!(r.retire(5, "x"));
     assert_eq!(r.pop(1), None, "a token of before");
     assert_eq!(
@@ -51,8 +62,7 @@ fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
 fn the_sequence_wraps_without_a_gap() {
     let mut r: Ring<u32, ()> = Ring::new(3, SEQ_MASK - 1);
     for v in 0..100u32 {
-        let seq = r.next_seq();
-        r.push(v).unwrap();
+        let seq = push(&mut r, v).unwrap();
         assert!(r.retire(seq, ()));
         assert_eq!(r.pop(seq), Some((v, Some(()))));
     }
@@ -62,25 +72,25 @@ fn the_sequence_wraps_without_a_gap() {
 #[test]
 fn lost_slots_hold_their_place_until_taken() {
     let mut r: Ring<u32, ()> = Ring::new(2, 0);
-    r.push(0).unwrap();
-    r.push(1).unwrap();
-    assert!(r.retire(1, ()));
-    assert_eq!(r.take(1), Some((1, Some(()))));
-    assert_eq!(r.take(1), None);
+    push(&mut r, 0).unwrap();
+    push(&mut r, 1).unwrap();
+    assert_eq!(r.redeem(1), Some(1));
+    assert_eq!(r.redeem(1), None);
+    assert_eq!(r.redeem(0), None, "retired as lost");
     assert_eq!(r.free(), 0, "slot 0 is still held");
-    assert_eq!(r.pop_oldest(), Some((0, None)));
+    assert_eq!(r.pop_lost(), Some(0));
     assert_eq!(r.free(), 2);
 }
 
 #[test]
 fn a_depth_of_zero_takes_nothing() {
     let mut r: Ring<u32, ()> = Ring::new(0, 5);
-    assert_eq!(r.push(1), Err(1));
+    assert_eq!(push(&mut r, 1), Err(1));
     assert!(!r.retire(5, ()));
-    assert_eq!(r.pop_oldest(), None);
+    assert_eq!((r.pop(5), r.redeem(5), r.pop_lost()), (None, None, None));
 }
 
-/// The obvious implementation: three queues.
+/// The obvious implementation: what is in flight, what is done, by position since the start.
 #[derive(Default)]
 struct Model {
     done: VecDeque<(u64, u32, Option<u8>)>,
@@ -88,84 +98,97 @@ struct Model {
     next: u64,
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    Push,
-    Retire(u64, u8),
-    Pop(u64),
-    PopOldest,
-    Take(u64),
+impl Model {
+    /// Position of the oldest value that is held.
+    fn oldest(&self) -> u64 {
+        let done = self.done.front().map(|d| d.0);
+        done.or(self.flying.front().map(|f| f.0))
+            .unwrap_or(self.next)
+    }
+
+    fn push(&mut self, depth: u32, value: u32) -> bool {
+        let fits = self.next - self.oldest() < u64::from(depth);
+        if fits {
+            self.flying.push_back((self.next, value));
+            self.next += 1;
+        }
+        fits
+    }
+
+    fn retire(&mut self, at: u64, outcome: u8) -> bool {
+        let inside = self.flying.iter().any(|f| f.0 == at);
+        while inside && self.flying.front().is_some_and(|f| f.0 <= at) {
+            let (position, value) = self.flying.pop_front().unwrap();
+            self.done
+                .push_back((position, value, (position == at).then_some(outcome)));
+        }
+        inside
+    }
+
+    fn left(&self) -> Vec<u32> {
+        self.done
+            .iter()
+            .map(|d| d.1)
+            .chain(self.flying.iter().map(|f| f.1))
+            .collect()
+    }
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let near = 0..24u64;
-    let op = prop_oneof![
-        4 => Just(Op::Push),
-        2 => (near.clone(), any::<u8>()).prop_map(|(a, b)| Op::Retire(a, b)),
-        2 => near.clone().prop_map(Op::Pop),
-        1 => Just(Op::PopOldest),
-        1 => near.prop_map(Op::Take),
-    ];
-    prop::collection::vec(op, 0..200)
+/// What to do, and a position relative to a bit before the oldest value.
+fn script() -> impl Strategy<Value = Vec<(u8, u64, u8)>> {
+    prop::collection::vec((0u8..4, 0u64..24, any::<u8>()), 0..200)
+}
+
+fn first() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..4, SEQ_MASK - 40..=SEQ_MASK]
 }
 
 proptest! {
     #[test]
-    fn behaves_as_the_model(depth in 1u32..9, first in prop_oneof![0u64..4, SEQ_MASK - 40..=SEQ_MASK], ops in ops()) {
+    fn a_send_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
         let mut ring: Ring<u32, u8> = Ring::new(depth, first);
         let mut model = Model::default();
-        let mut value = 0;
-        for op in ops {
-            // Positions in the script are relative to a bit before the oldest value.
-            let at = |rel: u64, m: &Model| {
-                let oldest = m.done.front().map(|d| d.0).or(m.flying.front().map(|f| f.0)).unwrap_or(m.next);
-                (oldest + rel).wrapping_sub(6)
-            };
+        for (value, (op, near, outcome)) in script.into_iter().enumerate() {
+            let value = value as u32;
+            let at = (model.oldest() + near).wrapping_sub(6);
+            let seq = first.wrapping_add(at) & SEQ_MASK;
             match op {
-                Op::Push => {
-                    value += 1;
-                    let used = match (model.done.front(), model.flying.front()) {
-                        (Some(d), _) => model.next - d.0,
-                        (None, Some(f)) => model.next - f.0,
-                        (None, None) => 0,
-                    };
-                    let fits = used < u64::from(depth);
-                    prop_assert_eq!(ring.push(value).is_ok(), fits);
-                    if fits {
-                        model.flying.push_back((model.next, value));
-                        model.next += 1;
-                    }
-                }
-                Op::Retire(rel, outcome) => {
-                    let seq = at(rel, &model);
-                    let inside = model.flying.iter().any(|f| f.0 == seq);
-                    prop_assert_eq!(ring.retire(first.wrapping_add(seq) & SEQ_MASK, outcome), inside);
-                    while inside && model.flying.front().is_some_and(|f| f.0 <= seq) {
-                        let (s, v) = model.flying.pop_front().unwrap();
-                        model.done.push_back((s, v, (s == seq).then_some(outcome)));
-                    }
-                }
-                Op::Pop(rel) => {
-                    let upto = at(rel, &model);
-                    let valid = model.done.iter().any(|d| d.0 <= upto) && upto < model.flying.front().map_or(model.next, |f| f.0)
-                        && upto < u64::MAX / 2;
-                    let want = if valid { model.done.pop_front().map(|d| (d.1, d.2)) } else { None };
-                    prop_assert_eq!(ring.pop(first.wrapping_add(upto) & SEQ_MASK), want);
-                }
-                Op::PopOldest => {
-                    let want = model.done.pop_front().map(|d| (d.1, d.2));
-                    prop_assert_eq!(ring.pop_oldest(), want);
-                }
-                Op::Take(rel) => {
-                    let seq = at(rel, &model);
-                    let want = model.done.iter().position(|d| d.0 == seq).and_then(|i| model.done.remove(i)).map(|d| (d.1, d.2));
-                    prop_assert_eq!(ring.take(first.wrapping_add(seq) & SEQ_MASK), want);
+                0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
+                2 => prop_assert_eq!(ring.retire(seq, outcome), model.retire(at, outcome)),
+                _ => {
+                    let covered = model.done.iter().any(|d| d.0 == at);
+                    let want = if covered { model.done.pop_front() } else { None };
+                    prop_assert_eq!(ring.pop(seq), want.map(|d| (d.1, d.2)));
                 }
             }
             prop_assert_eq!(ring.in_flight() as usize, model.flying.len());
+            prop_assert_eq!(ring.retired_untaken() as usize, model.done.len());
         }
-        let left: Vec<u32> = model.done.iter().map(|d| d.1).chain(model.flying.iter().map(|f| f.1)).collect();
-        prop_assert_eq!(ring.drain(), left);
+        prop_assert_eq!(ring.drain(), model.left());
+        prop_assert_eq!(ring.free(), depth);
+    }
+
+    #[test]
+    fn a_receive_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
+        let mut ring: Ring<u32, u8> = Ring::new(depth, first);
+        let mut model = Model::default();
+        for (value, (op, near, _)) in script.into_iter().enumerate() {
+            let value = value as u32;
+            let at = (model.oldest() + near).wrapping_sub(6);
+            let seq = first.wrapping_add(at) & SEQ_MASK;
+            match op {
+                0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
+                2 => {
+                    // The last that was retired is the one redeemed; the older ones stay, lost.
+                    let want = if model.retire(at, 0) { model.done.pop_back() } else { None };
+                    prop_assert_eq!(ring.redeem(seq), want.map(|d| d.1));
+                }
+                _ => prop_assert_eq!(ring.pop_lost(), model.done.pop_front().map(|d| d.1)),
+            }
+            prop_assert_eq!(ring.in_flight() as usize, model.flying.len());
+            prop_assert_eq!(u64::from(depth - ring.free()), model.next - model.oldest());
+        }
+        prop_assert_eq!(ring.drain(), model.left());
         prop_assert_eq!(ring.free(), depth);
     }
 }

@@ -129,51 +129,6 @@ impl<T: Send + 'static> SendQueue<T> {
         )
     }
 
-    /// What the device would refuse, or worse, would not.
-    #[inline]
-    fn check(&self, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
-        let ring = self.half.ring_ref();
-        if ring.free() == 0 {
-            return Err(PostErrorKind::QueueFull {
-                depth: ring.depth(),
-                untaken: ring.retired_untaken(),
-            });
-        }
-        let max_sge = if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ {
-            self.limits.read_sge
-        } else {
-            self.limits.send_sge
-        } as usize;
-        if list.overflowed() || list.len() > max_sge {
-            return Err(PostErrorKind::TooManySegments {
-                count: list.len(),
-                max: max_sge,
-            });
-        }
-        let len = list.total_len();
-        if let Some(remote) = &op.remote
-            && len > remote.len
-        {
-            return Err(PostErrorKind::RemoteTooSmall {
-                len,
-                remote: remote.len,
-            });
-        }
-        if len > self.limits.message.into() {
-            return Err(PostErrorKind::TooLong {
-                len,
-                max: self.limits.message.into(),
-            });
-        }
-        if op.flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 && len > self.limits.inline.into() {
-            return Err(PostErrorKind::InlineTooLong {
-                len,
-                max: self.limits.inline.into(),
-            });
-        }
-        Ok(())
-    }
-
     /// `list` holds the segments of `value`.
     #[inline]
     pub(crate) fn post(
@@ -182,11 +137,20 @@ impl<T: Send + 'static> SendQueue<T> {
         list: &mut SgeList,
         op: Op,
     ) -> Result<(), PostError<T>> {
-        if let Err(kind) = self.check(list, &op) {
+        let (qp, id) = (self.half.qp, self.half.id);
+        let ring = self.half.ring();
+        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
+        let Some(vacant) = ring.vacant() else {
+            return Err(PostError::new(
+                PostErrorKind::QueueFull { depth, untaken },
+                value,
+            ));
+        };
+        if let Err(kind) = check(&self.limits, list, &op) {
             return Err(PostError::new(kind, value));
         }
         let mut wr = ibv_send_wr {
-            wr_id: self.half.id.wr_id(self.half.ring_ref().next_seq()),
+            wr_id: id.wr_id(vacant.seq()),
             sg_list: list.as_sys(),
             num_sge: list.len() as i32,
             opcode: op.opcode,
@@ -201,15 +165,12 @@ impl<T: Send + 'static> SendQueue<T> {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(self.half.qp, &mut wr, &mut bad) };
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(qp, &mut wr, &mut bad) };
         if ret != 0 {
             let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
             return Err(PostError::new(PostErrorKind::Device { errno }, value));
         }
-        let pushed = self.half.ring().push(value);
-        debug_assert!(pushed.is_ok(), "a free slot was there before");
-        // Never dropped on the way: the device has it.
-        std::mem::forget(pushed);
+        vacant.fill(value);
         Ok(())
     }
 
@@ -282,6 +243,45 @@ impl<T: Send + 'static> SendQueue<T> {
             .set_error(self.half.qp)
             .map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
     }
+}
+
+/// What the device would refuse, or worse, would not.
+#[inline]
+fn check(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
+    let max_sge = if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ {
+        limits.read_sge
+    } else {
+        limits.send_sge
+    } as usize;
+    // No queue pair is built for more segments than a list holds.
+    if list.len() > max_sge {
+        return Err(PostErrorKind::TooManySegments {
+            count: list.len(),
+            max: max_sge,
+        });
+    }
+    let len = list.total_len();
+    if let Some(remote) = &op.remote
+        && len > remote.len
+    {
+        return Err(PostErrorKind::RemoteTooSmall {
+            len,
+            remote: remote.len,
+        });
+    }
+    if len > limits.message.into() {
+        return Err(PostErrorKind::TooLong {
+            len,
+            max: limits.message.into(),
+        });
+    }
+    if op.flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 && len > limits.inline.into() {
+        return Err(PostErrorKind::InlineTooLong {
+            len,
+            max: limits.inline.into(),
+        });
+    }
+    Ok(())
 }
 
 impl<T> fmt::Debug for SendQueue<T> {

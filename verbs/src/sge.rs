@@ -215,6 +215,22 @@ unsafe impl<M: crate::Memory> Gather for Arc<crate::Readable<M>> {
     }
 }
 
+// SAFETY: cells may be shared; the clone in the queue keeps them alive.
+unsafe impl<M: crate::MemoryMut> Gather for Arc<crate::Exposed<M>> {
+    #[inline]
+    fn gather(&self, out: &mut SgeList) {
+        (**self).gather(out);
+    }
+}
+
+// SAFETY: as above; nobody has a reference to them, other than to atomics.
+unsafe impl<M: crate::MemoryMut> Scatter for Arc<crate::Exposed<M>> {
+    #[inline]
+    fn scatter(&mut self, out: &mut SgeList) {
+        (**self).gather(out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

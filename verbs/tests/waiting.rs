@@ -207,3 +207,23 @@ fn unread_events_do_not_keep_a_queue_alive() {
     let mut cq = ctx.cq(8).channel(&channel).build().unwrap();
     assert!(!cq.wait(Some(Duration::from_millis(5))).unwrap());
 }
+
+#[test]
+fn queues_come_and_go_on_a_channel_that_others_read() {
+    let (ctx, pd) = opened();
+    let channel = ctx.channel().unwrap();
+    let mut idle = ctx.cq(8).channel(&channel).build().unwrap();
+    let reader = std::thread::spawn(move || {
+        for _ in 0..200 {
+            assert!(!idle.wait(Some(Duration::from_millis(1))).unwrap());
+        }
+    });
+    while !reader.is_finished() {
+        let (mut a, mut b) = waiting_pair(&pd, [&channel, &channel]);
+        b.cq.arm(false).unwrap();
+        b.rx.post(room(&pd, 8)).unwrap();
+        a.tx.send(buf(&pd, b"x")).post().unwrap();
+        assert_eq!(b.received().unwrap().bytes(), b"x");
+    }
+    reader.join().unwrap();
+}
