@@ -18,6 +18,7 @@ use crate::quiet;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ibverbs_sys::{ibv_event_type, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -41,6 +42,15 @@ struct Counted {
     frees: Option<(Arc<QpCore>, u64)>,
 }
 
+/// Completion events: handed out by `ibv_get_cq_event`, acknowledged by `ibv_ack_cq_events`.
+#[derive(Default)]
+struct Given {
+    given: u64,
+    acked: u64,
+    /// The queue is being destroyed: no event is handed out any more.
+    gone: bool,
+}
+
 /// A completion queue that has overflowed and is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overflow;
@@ -58,6 +68,9 @@ pub(crate) struct CqCore {
     /// The `ibv_cq` that callers hold.
     pub handle: AtomicPtr<c_void>,
     events: Arc<AsyncEvents>,
+    /// Completion events handed out and acknowledged.
+    given: Mutex<Given>,
+    acked: Condvar,
 }
 
 impl CqCore {
@@ -93,6 +106,8 @@ impl CqCore {
             cqe: AtomicI32::new(cqe),
             handle: AtomicPtr::default(),
             events,
+            given: Mutex::default(),
+            acked: Condvar::new(),
         });
         if let Some(channel) = &cq.channel {
             channel.add(&cq);
@@ -337,6 +352,33 @@ impl CqCore {
             .armed
             .load(Ordering::Relaxed);
         armed & 3 != ARM_NONE && self.deliver((armed >> 2) as u32)
+    }
+
+    /// Hands out an event: the handle, unless the queue is being destroyed. Destroying it waits for the acknowledgement.
+    pub fn give(&self) -> Option<*mut c_void> {
+        let mut given = self.given.lock();
+        (!given.gone).then(|| {
+            given.given += 1;
+            self.handle.load(Ordering::Acquire)
+        })
+    }
+
+    /// Acknowledges events.
+    pub fn ack(&self, count: u32) {
+        self.given.lock().acked += u64::from(count);
+        self.acked.notify_all();
+    }
+
+    /// No event is handed out from here on; waits until all that were are acknowledged (ibv_destroy_cq(3)).
+    pub fn retire(&self) {
+        let mut given = self.given.lock();
+        given.gone = true;
+        while given.given != given.acked {
+            self.acked.wait(&mut given);
+        }
+        drop(given);
+        self.events
+            .retire(self.handle.load(Ordering::Acquire).addr());
     }
 
     /// Wakes whoever waits for this queue, for something that this process completed itself.

@@ -57,6 +57,21 @@ extern "C" fn at_exit() {
 
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
+/// An error as callers of the verbs see it: the errno behind it, if there is one.
+fn keep_errno(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(at) = source {
+        if let Some(errno) = at
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error)
+        {
+            return io::Error::from_raw_os_error(errno);
+        }
+        source = at.source();
+    }
+    io::Error::other(error)
+}
+
 impl Process {
     /// The process's one; made at the first use, and anew in a child that forked without exec.
     ///
@@ -80,7 +95,7 @@ impl Process {
 
     fn new() -> io::Result<Process> {
         let me = Incarnation::me();
-        let directory = Directory::open().map_err(io::Error::other)?;
+        let directory = Directory::open().map_err(keep_errno)?;
         let file = ControlFile::create(SEGMENT_LEN, false)?;
         let id = file.id();
         let fd = file.fd().as_raw_fd();
@@ -111,7 +126,7 @@ impl Process {
             segment: id,
             layout: VERSION,
         };
-        let slot = directory.claim(&info).map_err(io::Error::other)?;
+        let slot = directory.claim(&info).map_err(keep_errno)?;
         let own = Arc::new(Peer::new(me, segment.clone(), None));
         Ok(Process {
             me,

@@ -9,7 +9,6 @@ use crate::faults::Verb;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::*;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 
@@ -19,19 +18,10 @@ struct Channel {
     core: Arc<ChannelCore>,
 }
 
-/// Events of a completion queue: handed out by `ibv_get_cq_event`, acknowledged by `ibv_ack_cq_events`.
-#[derive(Default)]
-struct Events {
-    given: u64,
-    acked: u64,
-}
-
 #[repr(C)]
 struct Cq {
     cq: ibv_cq,
     core: Arc<CqCore>,
-    events: Mutex<Events>,
-    acked: Condvar,
 }
 
 /// # Safety
@@ -111,8 +101,6 @@ pub(super) unsafe extern "C" fn create_cq(
             let new = Box::into_raw(Box::new(Cq {
                 cq,
                 core: core.clone(),
-                events: Mutex::default(),
-                acked: Condvar::new(),
             }));
             core.handle.store(new.cast(), Ordering::Release);
             new.cast::<c_void>().expose_provenance();
@@ -139,16 +127,7 @@ pub(super) unsafe extern "C" fn destroy_cq(plain: *mut ibv_cq) -> c_int {
     if cq.core.users.load(Ordering::Acquire) != 0 {
         return libc::EBUSY;
     }
-    let mut events = cq.events.lock();
-    while events.given != events.acked {
-        // ibv_destroy_cq(3): waits until all events are acknowledged.
-        cq.acked.wait(&mut events);
-    }
-    drop(events);
-    // SAFETY: module invariant of `verbs`.
-    unsafe { context(cq.cq.context) }
-        .events
-        .retire(plain.addr());
+    cq.core.retire();
     if let Some(channel) = &cq.core.channel {
         channel.users.fetch_sub(1, Ordering::Release);
         channel.remove(cq.core.index);
@@ -165,29 +144,31 @@ pub(super) unsafe extern "C" fn get_cq_event(
 ) -> c_int {
     // SAFETY: module invariant of `verbs`.
     let core = unsafe { &(*channel.cast::<Channel>()).core };
-    match core.next_event() {
-        Err(error) => {
-            set_errno(code(&error));
-            -1
-        }
-        Ok(found) => {
-            let plain = found.handle.load(Ordering::Acquire).cast::<ibv_cq>();
-            // SAFETY: the handle was stored when the queue was made and lives as long as the caller may receive its events.
-            unsafe {
-                (*plain.cast::<Cq>()).events.lock().given += 1;
-                *cq = plain;
-                *cq_context = (*plain).cq_context;
+    loop {
+        match core.next_event() {
+            Err(error) => {
+                set_errno(code(&error));
+                return -1;
             }
-            0
+            // A queue that is being destroyed gives none.
+            Ok(found) => {
+                if let Some(handle) = found.give() {
+                    let plain = handle.cast::<ibv_cq>();
+                    // SAFETY: the event was handed out, so destroying the queue waits for its acknowledgement.
+                    unsafe {
+                        *cq = plain;
+                        *cq_context = (*plain).cq_context;
+                    }
+                    return 0;
+                }
+            }
         }
     }
 }
 
 pub(super) unsafe extern "C" fn ack_cq_events(plain: *mut ibv_cq, count: c_uint) {
     // SAFETY: module invariant of `verbs`.
-    let cq = unsafe { &*plain.cast::<Cq>() };
-    cq.events.lock().acked += u64::from(count);
-    cq.acked.notify_all();
+    unsafe { core(plain) }.ack(count);
 }
 
 pub(super) unsafe extern "C" fn poll_cq(
