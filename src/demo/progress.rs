@@ -30,7 +30,7 @@ impl Progress {
         let shown = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(total);
             if let Ok(style) = ProgressStyle::with_template(
-                "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+                "{msg:<12} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
             ) {
                 bar.set_style(style);
             }

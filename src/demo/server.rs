@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
-use verbatim::mempool::{Budget, Pool};
+use verbatim::mempool::{Budget, BudgetKind, Kind, Pool};
 use verbatim::rpc::{Code, Request, Responder, Server};
 use verbatim::verbs::Device;
 
@@ -83,7 +83,9 @@ fn get(
     name: &[u8],
 ) -> io::Result<verbatim::mempool::Buf> {
     let (file, len) = store.find(head, name)?;
-    let mut data = pool.alloc(len).map_err(io::Error::other)?;
+    let mut data = pool
+        .alloc_in(BudgetKind::User, Kind::Readable, len)
+        .map_err(io::Error::other)?;
     read_piece(&file, head.offset, &mut data)?;
     Ok(data)
 }

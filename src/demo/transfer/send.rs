@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use verbatim::mempool::{Buf, Pool, SgList, sg};
+use verbatim::mempool::{BudgetKind, Buf, Kind, Pool, SgList, sg};
 use verbatim::rpc::{Client, Deadline, Pending};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -175,7 +175,9 @@ fn request(
 
 /// Up to `want` bytes; fewer at the end of the file.
 fn read_piece(pool: &Pool, file: &mut File, want: usize) -> io::Result<Buf> {
-    let mut data = pool.alloc(want).map_err(io::Error::other)?;
+    let mut data = pool
+        .alloc_in(BudgetKind::User, Kind::Readable, want)
+        .map_err(io::Error::other)?;
     let mut len = 0;
     while len < want {
         match file.read(&mut data[len..]) {
