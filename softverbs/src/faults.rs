@@ -216,8 +216,9 @@ pub(crate) fn step(qpn: u32, step: Step) -> Option<u32> {
         Action::Kill => libc::SIGKILL,
         Action::Stop => libc::SIGSTOP,
     };
+    // To this thread, which takes the signal before it does anything more; the others follow.
     // SAFETY: signals this very process, as was asked.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    unsafe { libc::raise(signal) };
     None
 }
 

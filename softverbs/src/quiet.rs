@@ -15,7 +15,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long a live process that does not move is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Name in a hazard word: a receive entry of the lane's queue pair.
 pub(crate) const RECV: u32 = 1 << 31;

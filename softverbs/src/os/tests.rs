@@ -2,6 +2,7 @@
 //! variable which part to play; they talk in lines over its standard input and output.
 
 mod access;
+mod fences;
 mod sealed;
 mod slots;
 
@@ -28,6 +29,7 @@ fn other_process() {
         "hold" => slots::hold(&arguments[1..]),
         "hold and fork" => slots::hold_and_fork(&arguments[1..]),
         "fork and drop" => slots::fork_and_drop(&arguments[1..]),
+        "light side of a fence" => fences::light(&arguments[1..]),
         "churn" => slots::churn(&arguments[1..]),
         "sleep unprivileged" => access::sleep_unprivileged(&arguments[1..]),
         "probe unprivileged" => access::probe_unprivileged(&arguments[1..]),

@@ -4,6 +4,7 @@
 
 use super::common::*;
 use ibverbs_sys::ibv_wr_opcode as Op;
+use softverbs::faults::{Action, Fault, Step, inject};
 use softverbs::memory::Kind;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -99,6 +100,38 @@ pub fn serve() {
             ),
             "fill" => mem[n(1)].fill(0, &pattern(n(3), n(2))),
             "check" => print!("{} ", mem[n(1)].get(0, n(2)) == pattern(n(3), n(2))),
+            "inject" => {
+                let action = if words[3] == "kill" {
+                    Action::Kill
+                } else {
+                    Action::Stop
+                };
+                let fault = Fault::At {
+                    qp: None,
+                    step: Step::ALL[n(1)],
+                    nth: n(2) as u64,
+                    action,
+                };
+                std::mem::forget(inject(fault));
+            }
+            // Works on the first process's memory until something happens to this one.
+            "hammer" => {
+                println!("OK");
+                let (addr, key) = (n(2) as u64, n(3) as u32);
+                let op = [
+                    Op::IBV_WR_SEND,
+                    Op::IBV_WR_RDMA_WRITE_WITH_IMM,
+                    Op::IBV_WR_RDMA_READ,
+                ][n(1)];
+                for i in 0.. {
+                    let mut sge = [mem[4].sge(0, 64 + i % 3000)];
+                    assert_eq!(end.post(&mut rdma(1, op, &mut sge, SIGNALED, addr, key)), 0);
+                    if end.next().status != OK {
+                        // Told so: the other end gave up on this one.
+                        break;
+                    }
+                }
+            }
             "state" => print!("{} ", end.state().0),
             "scribble" => print!("{} ", scribble(n(1), n(2) as u64)),
             other => panic!("{other}?"),
