@@ -104,7 +104,6 @@ pub struct Credits {
     window: u32,
     received: u64,
     posted: u64,
-    told_to_peer: u64,
     owed: u32,
 }
 
@@ -126,7 +125,6 @@ impl Credits {
             window,
             received: 0,
             posted: u64::from(window),
-            told_to_peer: u64::from(window),
             owed: 0,
         }
     }
@@ -179,7 +177,6 @@ impl Credits {
             }
         }
         self.sent += 1;
-        self.told_to_peer = self.posted;
         self.owed = 0;
         self.posted as u32
     }

@@ -173,7 +173,8 @@ impl Stage {
 fn messages_that_make_no_sense() {
     bounded(|| {
         let mut stage = Stage::new();
-        let bends: [(&str, fn(&Raw, &mut Message)); 12] = [
+        type Bend = fn(&Raw, &mut Message);
+        let bends: [(&str, Bend); 12] = [
             ("a reply to a server", |_, m| m.kind = 2),
             ("an error to a server", |_, m| m.kind = 3),
             ("an unknown kind", |_, m| m.kind = 99),

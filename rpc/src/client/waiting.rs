@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const CONTROL_EVERY: Duration = Duration::from_micros(500);
 
 /// Rounds with something to do, after which clock and control connection are looked at.
-const BUSY_ROUNDS: u32 = 32;
+const BUSY_ROUNDS: u32 = 8;
 
 impl Client {
     /// Waits for a call's outcome until its deadline.

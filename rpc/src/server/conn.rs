@@ -159,7 +159,17 @@ impl Conn {
         let method = Method(header.method);
         let deadline = match header.remaining_us {
             0 => Deadline::never(),
-            us => Deadline::from_wire(us, Instant::now()),
+            us => {
+                // Earlier messages of the same batch may have kept the core busy.
+                let now = Instant::now();
+                let deadline = Deadline::from_wire(us, *host.arrived.get_or_insert(now));
+                if deadline.is_past_at(now) {
+                    let entry = received.into_inner();
+                    self.refuse_expired(host, id)?;
+                    return self.link.repost(entry, Class::Request);
+                }
+                deadline
+            }
         };
         if header.pieces > 0 {
             let whole = self.pull(host, header, received.bytes(), method, deadline)?;
@@ -257,9 +267,7 @@ impl Conn {
                 continue;
             };
             if pull.deadline.is_past() {
-                host.counters.expired.add(1);
-                let why = "the caller's time was over when the request had arrived whole";
-                self.refuse(host, id, Code::EXPIRED, why.to_owned())?;
+                self.refuse_expired(host, id)?;
                 continue;
             }
             self.handle(host, id, pull.method, pull.deadline, Bytes::Buf(buf));
@@ -292,6 +300,12 @@ impl Conn {
             },
             responder,
         );
+    }
+
+    fn refuse_expired<H>(&mut self, host: &mut Host<H>, slot: SlotId) -> Result<(), Lost> {
+        host.counters.expired.add(1);
+        let why = "the caller's time was over before the request could be started";
+        self.refuse(host, slot, Code::EXPIRED, why.to_owned())
     }
 
     /// Answers a request that is not started.

@@ -9,6 +9,7 @@ use mempool::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use verbs::Pd;
 
 /// A core, as the function that makes its handler sees it.
@@ -37,6 +38,8 @@ pub(super) struct Host<H> {
     pub outbox: Rc<Outbox>,
     pub counters: Arc<CoreCounters>,
     pub settings: Settings,
+    /// When the messages at hand were taken from the completion queue, once somebody has asked.
+    pub arrived: Option<Instant>,
     /// Copies that have not been counted yet.
     pub copies: Copies,
 }

@@ -160,6 +160,7 @@ where
                 return 1;
             }
         };
+        self.host.arrived = None;
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion);
             self.deliver();

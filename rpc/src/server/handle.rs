@@ -208,6 +208,7 @@ where
         pd,
         counters,
         settings,
+        arrived: None,
         copies: Copies::default(),
     };
     if report.send(Ok(())).is_ok() {

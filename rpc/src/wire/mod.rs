@@ -67,7 +67,7 @@ pub enum WireError {
     /// A reserved field that is not zero.
     #[error("reserved field {0} is not zero")]
     Reserved(&'static str),
-    /// More pieces than [`MAX_PIECES`].
+    /// More pieces than a message can have.
     #[error("{0} pieces, at most {MAX_PIECES} are possible")]
     Pieces(u16),
     /// A piece that is neither inline nor remote.
