@@ -91,14 +91,21 @@ impl Shared {
         // SAFETY: attached above.
         unsafe { stack.make_room(stock) };
         let mut first = None;
+        let mut surplus = Vec::new();
         self.take(index, stock.div_ceil(2), grow, |slab| {
             hand_to(slab, stack);
-            match first {
-                None => first = Some(slab),
-                // SAFETY: attached above, and the depot has just made us the holder.
-                Some(_) => assert!(unsafe { stack.push(slab) }, "the stack has room"),
+            if first.is_none() {
+                first = Some(slab);
+            // SAFETY: attached above, and the depot has just made us the holder.
+            } else if !unsafe { stack.push(slab) } {
+                // There is room, but the stock may be asked back at any moment.
+                surplus.push(slab);
             }
         })?;
+        if !surplus.is_empty() {
+            // SAFETY: on no stack, so they are ours.
+            unsafe { self.give_back(surplus) };
+        }
         Ok(first.expect("at least one was taken"))
     }
 
@@ -241,7 +248,10 @@ impl Shared {
                 out.push(slab);
             } else {
                 home.take_oldest(home.stock().div_ceil(2), &mut out);
-                assert!(home.push(slab), "half of the stack was taken off");
+                // There is room now, unless the stock was asked back in between.
+                if !home.push(slab) {
+                    out.push(slab);
+                }
             }
         }
         // SAFETY: off the stacks, so they are ours.

@@ -130,3 +130,36 @@ fn one_allocates_and_another_frees() {
     let class = pool.stats().classes[0];
     assert!(class.slabs <= 512, "the same slabs go round: {class:?}");
 }
+
+#[test]
+fn threads_that_exhaust_a_budget_together_lose_nothing() {
+    const THREADS: usize = 3;
+    let rounds = if cfg!(debug_assertions) { 300 } else { 3000 };
+    let (pool, _) = pool([64 * 4096, 0, 0]);
+    thread::scope(|s| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|me| {
+                let pool = pool.clone();
+                s.spawn(move || {
+                    let mut random = Random(me as u64 + 1);
+                    for _ in 0..rounds {
+                        let mut held = Vec::new();
+                        let len = [64, 4096, 8192][random.below(3)];
+                        // Each refusal asks the other threads for their stock, at any point of what they do.
+                        while let Ok(buf) = pool.alloc(len) {
+                            held.push(buf);
+                        }
+                        held.truncate(random.below(held.len() + 1));
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+    let user = *pool.stats().budget(BudgetKind::User);
+    assert_eq!(user.in_use, 0);
+    assert!(user.peak <= user.limit && user.refusals > 0);
+    let held: Vec<_> = (0..64).map(|_| pool.alloc(4096).unwrap()).collect();
+    assert!(pool.alloc(1).is_err());
+    drop(held);
+}
