@@ -15,7 +15,7 @@ use crate::quiet;
 use crate::region::{self, LOCAL_WRITE, REMOTE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::send::Op;
 use crate::transfer::{List, MAX_SGE, Mover, Piece, Target, Way, transfer};
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 use ibverbs_sys::{ibv_send_flags, ibv_sge, ibv_wc_status as Status};
 use std::time::Duration;
 
@@ -117,7 +117,9 @@ pub(crate) fn execute(
         work.rkey & !quiet::RECV
     };
     out.op = out.op.wrapping_add(1);
-    quiet::enter(out.head(), out.op | 1 << 31, name, out.fenced);
+    // A READ needs the full fence anyway: what this queue pair stored before is visible before it takes place.
+    let fenced = out.fenced || matches!(work.op, Op::Read | Op::CompareSwap | Op::FetchAdd);
+    quiet::enter(out.head(), out.op | 1 << 31, name, fenced);
     if !answers(advert, *dest) || advert.lane_generation.load(Ordering::Relaxed) != out.generation {
         quiet::leave(out.head());
         return unanswered(link);
@@ -342,8 +344,6 @@ impl Job<'_> {
     fn read(&mut self, mover: &mut Mover<'_>) -> Ran {
         if self.total > 0 {
             let target = self.one_sided(REMOTE_READ)?.target;
-            // What this queue pair stored before is visible before the read takes place.
-            fence(Ordering::SeqCst);
             // SAFETY: the target was checked under the hazard.
             let copied = unsafe { self.transfer(Way::In, &[(target, self.total as usize)], mover) };
             copied.map_err(|error| self.copy_failed(&error))?;

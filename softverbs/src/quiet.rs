@@ -73,8 +73,15 @@ pub(crate) fn wait(head: &Head, peer: &Peer, concerns: impl Fn(u32) -> bool) -> 
 }
 
 /// Waits until nobody touches the region with `key`, whose advertisement was withdrawn before.
-pub(crate) fn region(process: &Process, key: u32) -> io::Result<()> {
-    barrier(process)?;
+///
+/// `writable`: peers may have written to it, by key or as the memory of a receive. If not, only READs can have touched it,
+/// which set their hazard with a full fence; then one here is enough, and ending a lease costs no `membarrier`.
+pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<()> {
+    if writable {
+        barrier(process)?;
+    } else {
+        fence(Ordering::SeqCst);
+    }
     for qp in process.qps() {
         // This process's own work runs under these locks and checks keys under them.
         drop(qp.send.lock());

@@ -96,7 +96,13 @@ impl RegionCore {
             .mr(self.index)
             .key
             .store(0, Ordering::Release);
-        quiet::region(self.process, self.key)
+        let access = self
+            .process
+            .segment
+            .mr(self.index)
+            .access
+            .load(Ordering::Relaxed);
+        quiet::region(self.process, self.key, access & !REMOTE_READ != 0)
     }
 
     /// Gives the entry back after [`invalidate`](Self::invalidate).

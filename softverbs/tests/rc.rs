@@ -681,11 +681,15 @@ fn stream(end: &End, dev: &Dev) {
     }
 }
 
-/// Memory is given back while a peer writes to it; afterwards the key is refused and nothing lands.
+/// Memory is given back while a peer works on it; afterwards the key is refused and nothing lands, and nothing is read.
 #[test]
 fn dereg_under_fire() {
     let dev = Dev::open();
-    for round in 0..20 {
+    for round in 0..40 {
+        let (op, access) = [
+            (Op::IBV_WR_RDMA_WRITE, LOCAL | WRITE),
+            (Op::IBV_WR_RDMA_READ, READ),
+        ][round % 2];
         let (a, _b) = pair(
             &dev,
             &Options {
@@ -695,24 +699,18 @@ fn dereg_under_fire() {
         );
         let mine = Mem::plain(&dev, 4096, LOCAL);
         mine.fill(0, &[0xaa; 4096]);
-        let mut theirs = Mem::plain(&dev, 4096, LOCAL | WRITE);
+        let mut theirs = Mem::plain(&dev, 4096, access);
+        theirs.fill(0, &[0xaa; 4096]);
         let (addr, key) = (theirs.addr(), theirs.key());
         std::thread::scope(|s| {
             let a = Shared(&a);
             let mine = &mine;
             let sge = mine.sge(0, 4096);
-            let writer = s.spawn(move || {
+            let worker = s.spawn(move || {
                 let a = a;
                 loop {
                     assert_eq!(
-                        a.0.post(&mut rdma(
-                            1,
-                            Op::IBV_WR_RDMA_WRITE,
-                            &mut [{ sge }],
-                            SIGNALED,
-                            addr,
-                            key
-                        )),
+                        a.0.post(&mut rdma(1, op, &mut [{ sge }], SIGNALED, addr, key)),
                         0
                     );
                     let status = a.0.next().status;
@@ -721,15 +719,19 @@ fn dereg_under_fire() {
                     }
                 }
             });
-            for _ in 0..round * 2000 {
+            for _ in 0..round * 1000 {
                 std::hint::spin_loop();
             }
             theirs.dereg();
             theirs.fill(0, &[0; 4096]);
-            assert_eq!(writer.join().unwrap(), Status::IBV_WC_REM_ACCESS_ERR);
+            assert_eq!(worker.join().unwrap(), Status::IBV_WC_REM_ACCESS_ERR);
             assert!(
                 theirs.get(0, 4096).iter().all(|b| *b == 0),
                 "a byte landed after dereg"
+            );
+            assert!(
+                mine.get(0, 4096).iter().all(|b| *b == 0xaa),
+                "a byte was read after dereg"
             );
         });
     }

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const LEN: usize = 4096;
-const ROUNDS: u32 = 20_000;
+const ROUNDS: u32 = 6_000;
 
 /// The words that both share, each in lines of its own.
 struct Words<'a> {
@@ -39,12 +39,16 @@ fn words(file: &ControlFile) -> Words<'_> {
 }
 
 /// Waits for the other side, spinning, so that both go on at the same moment if there are two processors.
-fn meet(word: &AtomicU32, value: u32) {
+/// Fails if it is gone.
+fn meet(word: &AtomicU32, value: u32, mut gone: impl FnMut() -> bool) {
     let mut tries = 0u32;
     while word.load(Ordering::Acquire) != value {
         tries += 1;
         match tries % 4096 {
-            0 => std::thread::yield_now(),
+            0 => {
+                assert!(!gone(), "the other side has ended");
+                std::thread::yield_now();
+            }
             _ => std::hint::spin_loop(),
         }
     }
@@ -82,9 +86,12 @@ pub(super) fn light(arguments: &[&str]) {
     let mut far = vec![1u8; 64 << 20];
     let mut rng = crate::copy::Rng::new(1);
     pin(true);
+    // SAFETY: getppid has no preconditions. It changes when the parent ends.
+    let parent = || unsafe { libc::getppid() };
+    let at_start = parent();
     tell("ready");
     for round in 1..=ROUNDS {
-        meet(words.go, round);
+        meet(words.go, round, || parent() != at_start);
         if round % 64 == 1 {
             // It inherits the processor.
             std::thread::spawn(|| ()).join().unwrap();
@@ -131,7 +138,9 @@ fn one_side_without_a_fence_is_seen_by_the_side_with_the_barrier() {
         words.invalid.store(round, Ordering::Relaxed);
         membarrier::barrier().unwrap();
         let saw_hazard = words.hazard.load(Ordering::Relaxed) == round;
-        meet(words.done, round);
+        meet(words.done, round, || {
+            other.child.try_wait().unwrap().is_some()
+        });
         if !saw_hazard && words.saw.load(Ordering::Relaxed) != round {
             missed += 1;
         }
