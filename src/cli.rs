@@ -85,6 +85,10 @@ Examples:
   verbatim demo --dir /usr/share/doc --json report.json
   verbatim demo --device soft0     on soft0, also if there is a network card
 
+Round trips:
+  The transports take turns in rounds. On machines with two to four
+  processors each end is bound to one of its own.
+
 Units:
   1 MB is 1,000,000 bytes; times are of whole round trips; 99 of 100 round
   trips take at most p99.

@@ -11,6 +11,7 @@ use verbatim::rpc::{Client, Deadline};
 use verbatim::verbs::Device;
 
 use super::latency::{self, Percentiles, ROUNDS, SIZES};
+use super::placement::{self, End};
 use super::progress::Progress;
 use super::report::Outcome;
 use super::transfer::{read_back, send};
@@ -83,6 +84,7 @@ fn echoes(
     client: &mut Client,
     mut socket: UnixStream,
 ) -> Result<(Vec<Percentiles>, Vec<Percentiles>)> {
+    placement::bind(End::Client);
     let (mut rpc, mut unix) = (Vec::new(), Vec::new());
     for size in SIZES {
         let (mut over_rpc, mut over_socket) = (Vec::new(), Vec::new());

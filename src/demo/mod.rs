@@ -5,6 +5,7 @@
 
 mod client;
 mod latency;
+mod placement;
 mod process;
 mod progress;
 mod report;

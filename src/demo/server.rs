@@ -10,6 +10,7 @@ use verbatim::mempool::{Budget, BudgetKind, Kind, Pool};
 use verbatim::rpc::{Code, Request, Responder, Server};
 use verbatim::verbs::Device;
 
+use super::placement::{self, End};
 use super::safe_path::Root;
 use super::socket_echo;
 use super::store::{Store, read_piece};
@@ -36,6 +37,7 @@ pub fn run(args: &ServerArgs) -> Result<ExitCode> {
     let server = Server::bind("127.0.0.1:0")
         .and_then(|server| {
             server.pool(&pd, &pool).serve(move |_core| {
+                placement::bind(End::Server);
                 let mut store = Store::new(root.clone());
                 let pool = replies.clone();
                 move |request: Request<'_>, responder: Responder| {
@@ -46,6 +48,7 @@ pub fn run(args: &ServerArgs) -> Result<ExitCode> {
         .context("the server cannot serve")?;
     output::print(&format!("{}\n", server.local_addr()))?;
 
+    placement::bind(End::Server);
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     socket_echo::serve(UnixStream::from(socket))
         .context("the Unix socket to the client process failed")?;
