@@ -87,6 +87,7 @@ pub(crate) fn execute(
     if link.lane.is_none() && link.attach(qp).is_none() {
         return unanswered(link);
     }
+    let link_reads = link.reads;
     let Link {
         peer,
         dest,
@@ -108,6 +109,10 @@ pub(crate) fn execute(
         let timer = rnr_timer(advert.min_rnr_timer.load(Ordering::Relaxed));
         return Outcome::Wait(Reason::Receiver { timer });
     }
+    if fetches(work.op) && (link_reads == 0 || advert.reads.load(Ordering::Relaxed) == 0) {
+        // No READ or atomic can ever be outstanding.
+        return Outcome::Done(Status::IBV_WC_LOC_QP_OP_ERR, 0);
+    }
     if let Some(status) = faults::step(qp.qpn, Step::Checked) {
         return Outcome::Done(Status(status), 0);
     }
@@ -118,7 +123,7 @@ pub(crate) fn execute(
     };
     out.op = out.op.wrapping_add(1);
     // A READ needs the full fence anyway: what this queue pair stored before is visible before it takes place.
-    let fenced = out.fenced || matches!(work.op, Op::Read | Op::CompareSwap | Op::FetchAdd);
+    let fenced = out.fenced || fetches(work.op);
     quiet::enter(out.head(), out.op | 1 << 31, name, fenced);
     if !answers(advert, *dest) || advert.lane_generation.load(Ordering::Relaxed) != out.generation {
         quiet::leave(out.head());
@@ -155,6 +160,12 @@ pub(crate) fn execute(
     }
 }
 
+/// Whether a request brings something back.
+#[inline]
+fn fetches(op: Op) -> bool {
+    matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd)
+}
+
 /// The outcome when the peer's queue pair takes no requests.
 fn unanswered(link: &Link) -> Outcome {
     if link.is_gone() {
@@ -171,10 +182,7 @@ fn local_pieces(
     work: &Work<'_>,
     pieces: &mut List<Piece>,
 ) -> Result<u64, region::Refused> {
-    let need = match work.op {
-        Op::Read | Op::CompareSwap | Op::FetchAdd => LOCAL_WRITE,
-        _ => 0,
-    };
+    let need = if fetches(work.op) { LOCAL_WRITE } else { 0 };
     let mut total = 0;
     for sge in work.sges {
         let len = u64::from(sge.length);
@@ -436,14 +444,14 @@ impl Job<'_> {
         unsafe { transfer(way, self.peer.incarnation.pid, self.local, remote, mover) }
     }
 
-    /// The memory that a one-sided request names; refused, both queue pairs fail.
+    /// The memory that a one-sided request names; refused, both queue pairs fail. What the queue pair does not allow is an
+    /// invalid request, what the key does not is a violation of access (IBTA 9.7.5.2.4, and rxe agrees).
     fn one_sided(&mut self, need: u32) -> Result<Remote, Stop> {
-        let allowed = self.advert.access.load(Ordering::Relaxed) & need != 0;
-        let found = self.remote(self.work.rkey, self.work.raddr, self.total, need);
-        match found {
-            Ok(remote) if allowed => Ok(remote),
-            _ => Err(self.fatal(Status::IBV_WC_REM_ACCESS_ERR)),
+        if self.advert.access.load(Ordering::Relaxed) & need == 0 {
+            return Err(self.fatal(Status::IBV_WC_REM_INV_REQ_ERR));
         }
+        let found = self.remote(self.work.rkey, self.work.raddr, self.total, need);
+        found.map_err(|region::Refused| self.fatal(Status::IBV_WC_REM_ACCESS_ERR))
     }
 
     /// Finds the memory that a key of the peer's names.

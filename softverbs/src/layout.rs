@@ -99,7 +99,8 @@ pub(crate) struct QpAdvert {
     /// Every receive posted so far holds at least this many bytes, in memory to which no peer has a key: a send of no more
     /// may leave its payload in the lane without looking at the entry.
     pub eager: AtomicU32,
-    pad: u32,
+    /// READs and atomics that may be outstanding at this queue pair.
+    pub reads: AtomicU32,
     /// Tells this lane from an earlier one of the same queue pair.
     pub lane_generation: AtomicU64,
     // Third line: written at each post of a receive.

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub peer: Arc<Peer>,
     pub dest: u32,
     pub sq_psn: u32,
+    /// READs and atomics that may be outstanding.
+    pub reads: u8,
     pub lane: Option<OutLane>,
 }
 
@@ -108,6 +110,7 @@ impl Link {
             peer,
             dest,
             sq_psn: 0,
+            reads: 0,
             lane: None,
         }
     }

@@ -271,6 +271,8 @@ impl QpCore {
             .min_rnr_timer
             .store(u32::from(attr.min_rnr_timer), Ordering::Relaxed);
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
+        let reads = u32::from(attr.max_dest_rd_atomic);
+        advert.reads.store(reads, Ordering::Relaxed);
         if let Some(peer) = &peer {
             let order = lane::order_for(self.caps.recv_wr);
             let space = peer

@@ -153,6 +153,7 @@ impl SendQueue {
         self.rnr_retry = attr.rnr_retry;
         if let Some(link) = &mut self.link {
             link.sq_psn = attr.sq_psn;
+            link.reads = attr.max_rd_atomic;
         }
     }
 

@@ -296,7 +296,7 @@ fn queue_pair_access_flags() {
         theirs.addr(),
         theirs.key(),
     ));
-    assert_eq!(a.next().status, Status::IBV_WC_REM_ACCESS_ERR);
+    assert_eq!(a.next().status, Status::IBV_WC_REM_INV_REQ_ERR);
 }
 
 /// A bad local key is a local error and does not reach the peer.
@@ -817,7 +817,7 @@ fn atomics() {
             theirs.key(),
             [1, 0],
         ));
-        assert_eq!(a.next().status, Status::IBV_WC_REM_ACCESS_ERR);
+        assert_eq!(a.next().status, Status::IBV_WC_REM_INV_REQ_ERR);
     }
     let plain = Mem::plain(&dev, 64, LOCAL | READ | WRITE);
     let (a, _b) = pair(&dev, &Options::default());

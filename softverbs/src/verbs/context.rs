@@ -237,15 +237,11 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     let Some(raw) = (unsafe { device::gid(context(plain).process, index as usize) }) else {
         return libc::ENODATA;
     };
-    let types = [
-        ibv_gid_type::IBV_GID_TYPE_ROCE_V1,
-        ibv_gid_type::IBV_GID_TYPE_ROCE_V2,
-    ];
     let found = ibv_gid_entry {
         gid: ibv_gid { raw },
         gid_index: index,
         port_num: 1,
-        gid_type: types[index as usize].0,
+        gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
         ndev_ifindex: 0,
     };
     // SAFETY: the caller's entry is at least as large as ours.
