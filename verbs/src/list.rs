@@ -63,6 +63,9 @@ pub(crate) fn all() -> Result<(Vec<Device>, Vec<String>), OpenError> {
         Err(e) => notes.push(format!("no hardware can be used: {e}")),
         // Without the kernel's part there is no list, which is not an error for those who only want soft0.
         Ok(api) => match DeviceList::new(api) {
+            Err(Error::Verb { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => {
+                notes.push("no hardware can be used: the kernel's RDMA support is not loaded (module ib_uverbs)".to_owned());
+            }
             Err(e) => notes.push(format!("no hardware can be used: {e}")),
             Ok(list) if list.len == 0 => notes.push("libibverbs finds no hardware".to_owned()),
             Ok(list) => add(&mut devices, list, DeviceKind::Hardware),
