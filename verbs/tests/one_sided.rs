@@ -208,13 +208,13 @@ fn what_a_key_does_not_allow_is_refused() {
         rkey: writable.remote().rkey,
     };
     fails_with(&pd, wraps, false, WcStatus::REM_ACCESS_ERR);
-    // The queue pair's own rights count, too.
+    // The queue pair's own rights count, too, and first.
     fails_with_access(
         &pd,
         Access::REMOTE_READ,
         writable.remote(),
         false,
-        WcStatus::REM_ACCESS_ERR,
+        WcStatus::REM_INV_REQ_ERR,
     );
     assert_eq!(cells(&writable, 0, 64), vec![0; 64]);
 }
