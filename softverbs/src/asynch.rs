@@ -6,6 +6,7 @@
 
 use crate::copy::Rng;
 use crate::qp::QpCore;
+use crate::thread::spawn;
 use crate::transfer::Mover;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -32,9 +33,7 @@ impl Helper {
             thread: Mutex::default(),
         });
         let theirs = helper.clone();
-        let thread = std::thread::Builder::new()
-            .name("verbatim-async".into())
-            .spawn(move || theirs.run(seed))?;
+        let thread = spawn("verbatim-async", move || theirs.run(seed))?;
         *helper.thread.lock() = Some(thread);
         Ok(helper)
     }
@@ -42,7 +41,7 @@ impl Helper {
     /// The queue pair has work that was not executed.
     pub fn enqueue(&self, qp: &Arc<QpCore>) {
         let mut queue = self.queue.lock();
-        if !queue.ready.iter().any(|q| Arc::ptr_eq(q, qp)) {
+        if !queue.stop && !queue.ready.iter().any(|q| Arc::ptr_eq(q, qp)) {
             queue.ready.push(qp.clone());
             self.bell.notify_one();
         }

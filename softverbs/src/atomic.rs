@@ -11,7 +11,7 @@
 //! does not answer. A dead holder's lock is taken over: at worst its operation was done and nobody learned of it, as when an
 //! adapter dies.
 
-use crate::os::incarnation::Incarnation;
+use crate::os::incarnation::{Incarnation, PidFd};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Locks of a lock page; words share them by address.
@@ -53,7 +53,9 @@ fn name(who: Incarnation) -> u64 {
 
 /// Whether the process that a lock word names is alive. Anything may stand there: a peer can write it.
 fn alive(holder: u64) -> bool {
-    Incarnation::of((holder >> 32) as u32).is_ok_and(|who| name(who) == holder)
+    let who = Incarnation::of((holder >> 32) as u32).ok();
+    // A zombie still has its pid and start time, hence the pidfd.
+    who.is_some_and(|who| name(who) == holder && PidFd::open(who).is_ok_and(|fd| !fd.is_dead()))
 }
 
 /// Holds a word's lock until dropped.

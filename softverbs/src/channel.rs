@@ -73,11 +73,12 @@ impl Record {
         }
     }
 
-    /// Writes the record; a full pipe wakes the reader anyway.
-    pub fn send(self, fd: &OwnedFd) {
+    /// Writes the record; false if the pipe is full (or its reader gone), to be tried again with the next completion.
+    pub fn send(self, fd: &OwnedFd) -> bool {
         let bytes = self.to_bytes();
         // SAFETY: a live buffer and a descriptor we own. Eight bytes are atomic on a pipe.
-        unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+        let n = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+        n == bytes.len() as isize
     }
 }
 
@@ -136,6 +137,9 @@ impl ChannelCore {
             if n < 0 {
                 return Err(io::Error::last_os_error());
             }
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             if n as usize == Record::LEN {
                 let record = Record::from_bytes(bytes);
                 let cq = self.cqs.lock().get(&record.cq).and_then(Weak::upgrade);
@@ -144,16 +148,20 @@ impl ChannelCore {
                 {
                     return Ok(cq);
                 }
-            } else if n == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            } else {
-                // Half a record: a peer wrote rubbish, and what follows may be out of step. Deliver what is armed, at worst early.
-                let cqs: Vec<_> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
-                if let Some(cq) = cqs.into_iter().find(|cq| cq.deliver_armed()) {
-                    return Ok(cq);
-                }
+            }
+            // Old news, or half a record from a peer that wrote rubbish. While the pipe was full a record that mattered may
+            // not have been written: look.
+            if let Some(cq) = self.fired() {
+                return Ok(cq);
             }
         }
+    }
+
+    /// A completion queue that is armed and has something, whatever the records say; its event is delivered now.
+    fn fired(&self) -> Option<Arc<CqCore>> {
+        let cqs: Vec<_> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
+        cqs.into_iter()
+            .find(|cq| cq.has_something() && cq.deliver_armed())
     }
 }
 

@@ -16,7 +16,9 @@ use crate::process::Process;
 use crate::qp::QpCore;
 use crate::quiet;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
 use ibverbs_sys::{ibv_event_type, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -62,6 +64,8 @@ pub(crate) struct CqCore {
     members: Lock<Members>,
     /// Last generation that was delivered as an event.
     delivered: AtomicU64,
+    /// Generation for which this process has already woken it.
+    own_woken: AtomicU64,
     /// Queue pairs and handles that name this queue: while there are any, destroying it is EBUSY.
     pub users: AtomicUsize,
     pub cqe: AtomicI32,
@@ -102,6 +106,7 @@ impl CqCore {
                 broken: false,
             }),
             delivered: AtomicU64::new(generation),
+            own_woken: AtomicU64::new(generation),
             users: AtomicUsize::new(0),
             cqe: AtomicI32::new(cqe),
             handle: AtomicPtr::default(),
@@ -137,16 +142,33 @@ impl CqCore {
         if members.list.len() != before {
             members.sum -= self.depth_of(qp);
         }
-        members.ring.retain(|counted| counted.wc.qp_num != qp.qpn);
         members.next = 0;
     }
 
-    /// Runs `f` while nobody polls either queue. The one with the lower index is locked first.
-    pub fn exclude_both(a: &CqCore, b: &CqCore, f: impl FnOnce()) {
+    /// Runs `f` while nobody polls either queue of a queue pair, and drops what it has in their rings. The queue with the
+    /// lower index is locked first.
+    pub fn exclude(qp: &QpCore, f: impl FnOnce()) {
+        let (a, b) = (&qp.send_cq, &qp.recv_cq);
         let (first, second) = if a.index <= b.index { (a, b) } else { (b, a) };
-        let _first = first.members.lock();
-        let _second = (first.index != second.index).then(|| second.members.lock());
+        let mut first_members = first.members.lock();
+        let mut second_members = (first.index != second.index).then(|| second.members.lock());
         f();
+        let mine = |counted: &Counted| counted.wc.qp_num != qp.qpn;
+        first_members.ring.retain(mine);
+        if let Some(members) = &mut second_members {
+            members.ring.retain(mine);
+        }
+    }
+
+    /// Whether there is anything to poll.
+    pub fn has_something(&self) -> bool {
+        let members = self.members.lock();
+        !members.ring.is_empty()
+            || members.broken
+            || members
+                .list
+                .iter()
+                .any(|qp| qp.send_dones.waiting() || qp.recv_waiting())
     }
 
     /// `ibv_poll_cq`: fills `out` from the front and returns how many.
@@ -155,7 +177,10 @@ impl CqCore {
         if faults::overflows(self.index) {
             self.overflow(&mut members);
         }
-        let filled = if members.broken || members.sum > self.cqe.load(Ordering::Relaxed) as usize {
+        let filled = if members.broken
+            || !members.ring.is_empty()
+            || members.sum > self.cqe.load(Ordering::Relaxed) as usize
+        {
             self.poll_counted(&mut members, out)?
         } else {
             self.poll_members(&mut members, out, |qp, index| {
@@ -170,6 +195,14 @@ impl CqCore {
     }
 
     /// Visits the members in turn until `out` is full or none has anything. `frees` learns which send slots are done with.
+    /// Queues an asynchronous event of an object, unless it is only being made.
+    fn tell(&self, what: ibv_event_type, handle: &AtomicPtr<c_void>) {
+        let handle = handle.load(Ordering::Acquire);
+        if !handle.is_null() {
+            self.events.push(what, handle.addr());
+        }
+    }
+
     #[inline]
     fn poll_members(
         &self,
@@ -233,16 +266,10 @@ impl CqCore {
         if core::mem::replace(&mut members.broken, true) {
             return;
         }
-        self.events.push(
-            ibv_event_type::IBV_EVENT_CQ_ERR,
-            self.handle.load(Ordering::Acquire).addr(),
-        );
+        self.tell(ibv_event_type::IBV_EVENT_CQ_ERR, &self.handle);
         for qp in &members.list {
             qp.fail();
-            self.events.push(
-                ibv_event_type::IBV_EVENT_QP_FATAL,
-                qp.handle.load(Ordering::Acquire).addr(),
-            );
+            self.tell(ibv_event_type::IBV_EVENT_QP_FATAL, &qp.handle);
         }
     }
 
@@ -290,16 +317,19 @@ impl CqCore {
         } else {
             ARM_ANY
         };
-        let now = advert.armed.load(Ordering::Relaxed);
-        // Arming for any completion wins over an earlier arming for solicited ones, never the other way round.
-        let mode = if now & 3 == ARM_ANY && !self.was_delivered(now >> 2) {
-            ARM_ANY
-        } else {
-            mode
-        };
-        advert
-            .armed
-            .store(((now >> 2) + 1) << 2 | mode, Ordering::Relaxed);
+        let mut now = advert.armed.load(Ordering::Relaxed);
+        loop {
+            // Arming for any completion wins over an earlier arming for solicited ones, never the other way round.
+            let stronger = now & 3 == ARM_ANY && !self.was_delivered(now >> 2);
+            let new = ((now >> 2) + 1) << 2 | if stronger { ARM_ANY } else { mode };
+            match advert
+                .armed
+                .compare_exchange(now, new, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
         // Producers push and then look whether we are armed, without a fence between; this barrier is that fence. So what
         // they pushed before they could see the arming, the caller's next poll sees.
         quiet::barrier(self.process)
@@ -384,19 +414,24 @@ impl CqCore {
     /// Wakes whoever waits for this queue, for something that this process completed itself.
     #[inline]
     pub fn wake_own(&self, solicited: bool) {
-        let Some(channel) = &self.channel else { return };
-        let armed = self
-            .process
-            .segment
-            .cq(self.index as usize)
-            .armed
-            .load(Ordering::Relaxed);
-        if wants(armed, solicited) {
-            Record {
+        let Some(channel) = &self.channel else {
+            return;
+        };
+        if self.process.fenced() {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+        let advert = self.process.segment.cq(self.index as usize);
+        let armed = advert.armed.load(Ordering::Relaxed);
+        if wants(armed, solicited) && self.own_woken.load(Ordering::Relaxed) != armed >> 2 {
+            let record = Record {
                 cq: self.index,
                 generation: (armed >> 2) as u32,
+            };
+            if record.send(&channel.write) {
+                self.own_woken.store(armed >> 2, Ordering::Relaxed);
             }
-            .send(&channel.write);
         }
     }
 }

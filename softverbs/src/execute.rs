@@ -98,16 +98,30 @@ pub(crate) fn execute(
         return Outcome::Wait(Reason::Peer);
     };
     let advert = Link::advert(peer, *dest);
-    if takes_entry
-        && !out
-            .producer
-            .has_room(1 << out.order, || advert.consumed.0.load(Ordering::Acquire))
+    out.prune(peer);
+    let hindered = if !takes_entry {
+        None
+    } else if !out
+        .producer
+        .has_room(1 << out.order, || advert.consumed.0.load(Ordering::Acquire))
     {
-        return Outcome::Wait(Reason::Peer);
-    }
-    if takes_entry && out.claimed >= out.posted && !more_posted(qp, out, advert) {
+        Some(Reason::Peer)
+    } else if out.claimed >= out.posted && !more_posted(out, advert) {
         let timer = rnr_timer(advert.min_rnr_timer.load(Ordering::Relaxed));
-        return Outcome::Wait(Reason::Receiver { timer });
+        Some(Reason::Receiver { timer })
+    } else {
+        None
+    };
+    if let Some(reason) = hindered {
+        // A queue pair that is gone posts no receives any more.
+        let here = answers(advert, *dest)
+            && advert.lane_generation.load(Ordering::Relaxed) == out.generation
+            && !peer.check_dead();
+        return if here {
+            Outcome::Wait(reason)
+        } else {
+            unanswered(link)
+        };
     }
     if fetches(work.op) && (link_reads == 0 || advert.reads.load(Ordering::Relaxed) == 0) {
         // No READ or atomic can ever be outstanding.
@@ -124,9 +138,9 @@ pub(crate) fn execute(
     out.op = out.op.wrapping_add(1);
     // A READ needs the full fence anyway: what this queue pair stored before is visible before it takes place.
     let fenced = out.fenced || fetches(work.op);
-    quiet::enter(out.head(), out.op | 1 << 31, name, fenced);
+    quiet::enter(out.own(), out.op | 1 << 31, name, fenced);
     if !answers(advert, *dest) || advert.lane_generation.load(Ordering::Relaxed) != out.generation {
-        quiet::leave(out.head());
+        quiet::leave(out.own());
         return unanswered(link);
     }
     let mut job = Job {
@@ -140,7 +154,7 @@ pub(crate) fn execute(
         total,
     };
     let ran = job.run(mover);
-    quiet::leave(out.head());
+    quiet::leave(out.own());
     let (status, told) = match ran {
         Ok(told) => (Status::IBV_WC_SUCCESS, told),
         Err(Stop::Fail { status, told }) => (status, told),
@@ -439,6 +453,11 @@ impl Job<'_> {
         remote: &[(Target, usize)],
         mover: &mut Mover<'_>,
     ) -> std::io::Result<()> {
+        let by_process = |target: &(Target, usize)| matches!(target.0, Target::Process(_));
+        if remote.iter().any(by_process) && self.peer.check_dead() {
+            // Its pid may be another's by now.
+            return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+        }
         // SAFETY: local pieces lie in regions whose keys were checked under the send queue's lock, which `quiet::region`
         // takes before memory is given back; remote ones by the contract.
         unsafe { transfer(way, self.peer.incarnation.pid, self.local, remote, mover) }
@@ -596,7 +615,7 @@ impl Job<'_> {
         };
         self.out.claimed += 1;
         self.out.push(&entry);
-        self.out.head().fatal.store(1, Ordering::Release);
+        self.out.fail_peer();
         Stop::Fail {
             status: ours,
             told: true,
@@ -618,7 +637,7 @@ impl Job<'_> {
             };
             self.out.push(&entry);
         }
-        self.out.head().fatal.store(1, Ordering::Release);
+        self.out.fail_peer();
         Stop::Fail { status, told: true }
     }
 }

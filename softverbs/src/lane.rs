@@ -107,39 +107,19 @@ pub(crate) struct Slot {
     payload: [AtomicU64; IN_ENTRY / 8],
 }
 
-/// Head of a lane; the producer's own lines.
-#[repr(C, align(64))]
-pub(crate) struct Head {
-    /// What the producer is touching right now, 0 for nothing (see [`crate::hazard`]).
-    pub hazard: core::sync::atomic::AtomicU64,
-    pad: [u64; 7],
-    /// Not 0: the producer found an error after which the target's queue pair must fail.
-    pub fatal: core::sync::atomic::AtomicU64,
-    /// Not 0: the producer waits until this many receives were posted.
-    pub parked: core::sync::atomic::AtomicU64,
-    /// Reserved for the word that decides who completes a parked send.
-    pub claim: core::sync::atomic::AtomicU64,
-    pad2: [u64; 5],
-    reserved: [u64; 16],
-}
-
-/// Bytes of a lane of `1 << order` entries: head, slots, payload beside them.
+/// Bytes of a lane of `1 << order` entries: slots, then the payload beside them.
 pub(crate) const fn lane_len(order: u32) -> usize {
-    size_of::<Head>() + (1 << order) * (size_of::<Slot>() + BESIDE)
+    (1 << order) * (size_of::<Slot>() + BESIDE)
 }
-
-/// Offset of the slots in a lane.
-pub(crate) const SLOTS_OFF: usize = size_of::<Head>();
 
 /// Offset of the payload area in a lane of `1 << order` entries.
 pub(crate) const fn beside_off(order: u32) -> usize {
-    SLOTS_OFF + (1 << order) * size_of::<Slot>()
+    (1 << order) * size_of::<Slot>()
 }
 
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Slot>() == 64);
-    assert!(size_of::<Head>() == 256);
 };
 
 /// Order (log2) of a lane for a receive queue of `depth` entries.

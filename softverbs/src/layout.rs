@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
 /// Changes with any change of this file; processes of different versions do not connect.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Bits of a queue pair number that name the queue pair within its process; the ten above name the process's slot.
 pub(crate) const QPN_BITS: u32 = 14;
@@ -65,7 +65,7 @@ pub(crate) struct Header {
 }
 
 /// What a peer may know about a queue pair.
-#[repr(C, align(256))]
+#[repr(C, align(128))]
 pub(crate) struct QpAdvert {
     // First and second line: written when the queue pair changes state.
     /// Queue pair number, 0 when the entry is free.
@@ -109,6 +109,22 @@ pub(crate) struct QpAdvert {
     // Fourth line: written now and then by the poll.
     /// Lane entries ever consumed, published lazily.
     pub consumed: Line<AtomicU64>,
+    // Fifth and sixth: what this queue pair says as the producer of the peer's lane. They lie here, and not in the lane, so
+    // that one whose lane was taken back can only write words of its own.
+    /// What the producer is touching right now, 0 for nothing (see [`crate::quiet`]).
+    pub hazard: Line<AtomicU64>,
+    pub word: Line<ProducerWords>,
+}
+
+/// What a producer says rarely.
+#[repr(C)]
+pub(crate) struct ProducerWords {
+    /// Generation of a lane whose queue pair must fail, for the producer found an error.
+    pub fatal: AtomicU64,
+    /// Not 0: the producer waits until this many receives were posted.
+    pub parked: AtomicU64,
+    /// Reserved for the word that decides who completes a parked send.
+    pub claim: AtomicU64,
 }
 
 /// A cache line of its own.
@@ -187,6 +203,10 @@ pub(crate) struct RecvSge {
     pub lkey: AtomicU32,
 }
 
+/// What the largest receive entry takes; kept free at the end of the area, as readers look at a whole one.
+pub(crate) const RECV_STRIDE_MAX: usize =
+    recv_stride(crate::transfer::MAX_SGE).next_multiple_of(4096);
+
 /// Bytes from one advertised receive entry to the next.
 pub(crate) const fn recv_stride(max_sge: usize) -> usize {
     (size_of::<RecvHead>() + max_sge * size_of::<RecvSge>()).next_multiple_of(64)
@@ -203,7 +223,7 @@ pub(crate) const SEGMENT_LEN: usize = RECV_OFF + RECV_AREA;
 
 const _: () = {
     assert!(size_of::<Header>() == 4096);
-    assert!(size_of::<QpAdvert>() == 256);
+    assert!(size_of::<QpAdvert>() == 384);
     assert!(size_of::<MrAdvert>() == 64);
     assert!(size_of::<ArenaAdvert>() == 64);
     assert!(size_of::<CqAdvert>() == 64);

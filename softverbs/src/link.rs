@@ -10,8 +10,8 @@ use crate::os::memfd::ControlFile;
 use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::qp_state::State;
-use crate::transfer::MAX_SGE;
-use core::sync::atomic::{Ordering, fence};
+use crate::segment::Segment;
+use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(crate) struct Link {
     /// READs and atomics that may be outstanding.
     pub reads: u8,
     pub lane: Option<OutLane>,
+    /// The lane attached last; it is never attached a second time, from its beginning.
+    attached: u64,
 }
 
 /// The peer's lane, attached.
@@ -39,6 +41,12 @@ pub(crate) struct OutLane {
     /// Counts operations, so that two uses of one thing have different hazards.
     pub op: u32,
     pub fenced: bool,
+    /// Our own advertisement, which holds our hazard word.
+    own: (Arc<Segment>, usize),
+    /// What `parked` says, to say it once.
+    parked: u64,
+    /// An arena was looked up: others may be gone by now.
+    looked_up: bool,
     pub recv_cq: u32,
     /// Generation of the peer's completion queue for which we have already woken it.
     pub woken: u64,
@@ -52,25 +60,29 @@ pub(crate) struct OutLane {
 const ARENAS: usize = 32;
 
 impl OutLane {
-    pub fn head(&self) -> &lane::Head {
-        // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
-        unsafe { &*self.file.as_ptr().add(self.off).cast() }
+    /// Our own words: hazard, parked, fatal.
+    #[inline]
+    pub fn own(&self) -> &QpAdvert {
+        self.own.0.qp(self.own.1)
+    }
+
+    /// Says that the queue pair of this lane must fail.
+    pub fn fail_peer(&self) {
+        let fatal = &self.own().word.0.fatal;
+        fatal.store(self.generation, Ordering::Release);
     }
 
     #[inline]
     pub fn push(&mut self, entry: &Entry) {
-        // SAFETY: as for `head`.
+        // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
         let slots = unsafe {
-            core::slice::from_raw_parts(
-                self.file.as_ptr().add(self.off + lane::SLOTS_OFF).cast(),
-                1 << self.order,
-            )
+            core::slice::from_raw_parts(self.file.as_ptr().add(self.off).cast(), 1 << self.order)
         };
         self.producer.push(slots, entry);
     }
 
     pub fn beside(&self, slot: usize) -> *mut u8 {
-        // SAFETY: as for `head`; `slot` is below the number of slots.
+        // SAFETY: as for `push`; `slot` is below the number of slots.
         unsafe {
             self.file
                 .as_ptr()
@@ -80,7 +92,7 @@ impl OutLane {
 }
 
 impl OutLane {
-    /// The peer's arena, mapped; it stays mapped until the next request.
+    /// The peer's arena, mapped; it stays mapped until [`prune`](Self::prune).
     #[inline]
     pub fn arena(&mut self, peer: &Peer, index: u32, serial: u64) -> Option<&PeerMapping> {
         let known = self
@@ -90,28 +102,37 @@ impl OutLane {
         let at = match known {
             Some(at) => at,
             None => {
-                let mapping = peer.arena(index, serial)?;
-                // An older arena under the same number is gone; nothing of this request can be in it.
-                self.arenas.retain(|(i, _, _)| *i != index);
-                if self.arenas.len() >= ARENAS + MAX_SGE {
-                    self.arenas.drain(..ARENAS);
-                }
-                self.arenas.push((index, serial, mapping));
+                self.arenas
+                    .push((index, serial, peer.arena(index, serial)?));
+                self.looked_up = true;
                 self.arenas.len() - 1
             }
         };
         Some(&self.arenas[at].2)
     }
+
+    /// Between requests: lets go of arenas that the peer has given up, and of all if there are too many.
+    #[inline]
+    pub fn prune(&mut self, peer: &Peer) {
+        if core::mem::take(&mut self.looked_up) {
+            self.arenas
+                .retain(|(i, serial, _)| peer.arena_serial(*i) == *serial);
+            if self.arenas.len() > ARENAS {
+                self.arenas.clear();
+            }
+        }
+    }
 }
 
 impl Link {
-    pub fn new(peer: Arc<Peer>, dest: u32, _mtu: u32) -> Link {
+    pub fn new(peer: Arc<Peer>, dest: u32, attached: u64) -> Link {
         Link {
             peer,
             dest,
             sq_psn: 0,
             reads: 0,
             lane: None,
+            attached,
         }
     }
 
@@ -131,35 +152,58 @@ impl Link {
             || self.peer.check_dead()
     }
 
+    /// Generation of the lane attached last, 0 for none.
+    pub fn attached(&self) -> u64 {
+        self.attached
+    }
+
     /// Attaches to the lane that the peer made for us, once it is there.
     pub fn attach(&mut self, qp: &QpCore) -> Option<()> {
         let advert = Self::advert(&self.peer, self.dest);
         let me = qp.process.me;
-        if !answers(advert, self.dest)
-            || advert.peer_qpn.load(Ordering::Relaxed) != qp.qpn
-            || advert.peer_pid.load(Ordering::Relaxed) != me.pid
-            || advert.peer_start.load(Ordering::Relaxed) != me.start
-            || advert.rq_psn.load(Ordering::Relaxed) != self.sq_psn
-        {
+        // The generation first and last: what is read between belongs to one lane.
+        let generation = advert.lane_generation.load(Ordering::Acquire);
+        let fits = || {
+            answers(advert, self.dest)
+                && advert.peer_qpn.load(Ordering::Relaxed) == qp.qpn
+                && advert.peer_pid.load(Ordering::Relaxed) == me.pid
+                && advert.peer_start.load(Ordering::Relaxed) == me.start
+                && advert.rq_psn.load(Ordering::Relaxed) == self.sq_psn
+        };
+        if !fits() || generation == self.attached {
             return None;
         }
         let order = advert.lane_order.load(Ordering::Relaxed);
         let off = usize::try_from(advert.lane_off.load(Ordering::Relaxed)).ok()?;
+        let recv_cq = advert.recv_cq.load(Ordering::Relaxed);
         let file = self.peer.lane_file(advert).ok()?;
-        if order > 24 || off % 64 != 0 || off.checked_add(lane::lane_len(order))? > file.len() {
+        fence(Ordering::Acquire);
+        if !fits() || advert.lane_generation.load(Ordering::Relaxed) != generation {
             return None;
         }
+        if order > 24
+            || !off.is_multiple_of(64)
+            || off.checked_add(lane::lane_len(order))? > file.len()
+        {
+            return None;
+        }
+        self.attached = generation;
         self.lane = Some(OutLane {
             file,
             off,
             order,
-            generation: advert.lane_generation.load(Ordering::Relaxed),
+            generation,
             producer: Producer::default(),
             claimed: 0,
             posted: 0,
             op: 0,
-            fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0,
-            recv_cq: advert.recv_cq.load(Ordering::Relaxed),
+            // Either side without membarrier needs the fence: theirs reaches only those who registered.
+            fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0
+                || qp.process.fenced(),
+            own: (qp.process.segment.clone(), qp.index()),
+            parked: 0,
+            looked_up: false,
+            recv_cq,
             woken: 0,
             channel: None,
             arenas: Vec::new(),
@@ -187,7 +231,7 @@ pub(crate) fn rnr_timer(code: u32) -> Duration {
 
 /// Looks again how many receives the peer has posted; if still none, parks: from now on a post there gives us notice.
 #[cold]
-pub(crate) fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> bool {
+pub(crate) fn more_posted(out: &mut OutLane, advert: &QpAdvert) -> bool {
     let read = |out: &mut OutLane| {
         let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
         // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
@@ -199,16 +243,22 @@ pub(crate) fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> 
         out.claimed < out.posted
     };
     if !read(out) {
-        out.head().parked.store(out.claimed + 1, Ordering::Relaxed);
+        if out.parked == out.claimed + 1 {
+            return false;
+        }
+        out.parked = out.claimed + 1;
+        let parked = out.parked;
+        out.own().word.0.parked.store(parked, Ordering::Relaxed);
         // Should it pass a processor by, the watcher's next look finds the receive.
-        if qp.process.fenced() || membarrier::barrier_unsettled().is_err() {
+        if out.fenced || membarrier::barrier_unsettled().is_err() {
             fence(Ordering::SeqCst);
         }
         if !read(out) {
             return false;
         }
     }
-    out.head().parked.store(0, Ordering::Relaxed);
+    out.parked = 0;
+    out.own().word.0.parked.store(0, Ordering::Relaxed);
     true
 }
 
@@ -217,6 +267,8 @@ pub(crate) fn more_posted(qp: &QpCore, out: &mut OutLane, advert: &QpAdvert) -> 
 pub(crate) fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
     if out.fenced {
         fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
     }
     let advert = peer.segment.cq(out.recv_cq as usize);
     let armed = advert.armed.load(Ordering::Relaxed);
@@ -239,11 +291,12 @@ fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
         out.channel = peer.channel(index);
     }
     if let Some((_, fd)) = &out.channel {
-        Record {
+        let record = Record {
             cq: out.recv_cq,
             generation: (armed >> 2) as u32,
+        };
+        if record.send(fd) {
+            out.woken = armed >> 2;
         }
-        .send(fd);
-        out.woken = armed >> 2;
     }
 }

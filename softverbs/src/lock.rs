@@ -7,9 +7,12 @@
 use crate::sync::{AtomicBool, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 /// Spins before a waiter yields.
 const SPINS: u32 = 64;
+/// Spins and yields before it sleeps.
+const YIELDS: u32 = SPINS + 500;
 
 pub(crate) struct Lock<T> {
     held: AtomicBool,
@@ -47,14 +50,17 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
-        let mut spins = 0;
+        let mut spins = 0u32;
         loop {
             while self.held.load(Ordering::Relaxed) {
-                if spins < SPINS && !cfg!(loom) {
-                    spins += 1;
+                spins += 1;
+                if cfg!(loom) || (SPINS..YIELDS).contains(&spins) {
+                    crate::sync::yield_now();
+                } else if spins < SPINS {
                     core::hint::spin_loop();
                 } else {
-                    crate::sync::yield_now();
+                    // The holder may have a lower priority than we, to which a yield does not give way.
+                    std::thread::sleep(Duration::from_micros(50));
                 }
             }
             if let Some(guard) = self.try_lock() {

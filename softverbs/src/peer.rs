@@ -105,6 +105,9 @@ impl Peer {
 
     /// The peer's arena `index`, mapped as its kind allows; `None` when it cannot be mapped and the copy goes another way.
     pub fn arena(&self, index: u32, serial: u64) -> Option<Arc<PeerMapping>> {
+        if index as usize >= MAX_ARENA {
+            return None;
+        }
         let mut arenas = self.arenas.lock();
         if let Some((have, mapping)) = arenas.get(&index)
             && *have == serial
@@ -197,8 +200,23 @@ impl Peer {
         }
     }
 
-    /// The write end of the peer's completion channel, with its serial.
+    /// Serial of an arena entry as the peer advertises it now.
+    pub fn arena_serial(&self, index: u32) -> u64 {
+        let advert = self.segment.arena(index as usize);
+        advert.serial.load(Ordering::Acquire)
+    }
+
+    /// Whether the process is stopped by a signal or a debugger.
+    pub fn is_stopped(&self) -> bool {
+        !self.own && self.incarnation.is_stopped()
+    }
+
+    /// The write end of the peer's completion channel, with its serial. Opened for both directions: so a reader that is
+    /// gone is no SIGPIPE for the writer.
     pub fn channel(&self, index: u32) -> Option<Opened> {
+        if index as usize >= MAX_CHANNEL {
+            return None;
+        }
         let advert = self.segment.channel(index as usize);
         let serial = advert.serial.load(Ordering::Acquire);
         let mut channels = self.channels.lock();
@@ -207,8 +225,10 @@ impl Peer {
         {
             return Some(have.clone());
         }
+        let serial_of = |i: u32| &self.segment.channel(i as usize).serial;
+        channels.retain(|&i, (have, _)| serial_of(i).load(Ordering::Acquire) == *have);
         let (fd, id) = advertised(&advert.pipe);
-        let fd = Arc::new(pull(self.incarnation, fd, id, Access::WriteOnly).ok()?);
+        let fd = Arc::new(pull(self.incarnation, fd, id, Access::ReadWrite).ok()?);
         channels.insert(index, (serial, fd.clone()));
         Some((serial, fd))
     }
@@ -248,7 +268,7 @@ impl Peer {
         let mut kick = self.kick.lock();
         if kick.is_none() {
             let (fd, id) = advertised(&self.segment.header().kick);
-            *kick = pull(self.incarnation, fd, id, Access::WriteOnly).ok();
+            *kick = pull(self.incarnation, fd, id, Access::ReadWrite).ok();
         }
         if let Some(fd) = &*kick {
             // SAFETY: one byte from a live buffer to a descriptor we own. A full pipe already says what we want to say.

@@ -3,7 +3,7 @@
 use crate::channel::{advertise, pipe};
 use crate::layout::*;
 use crate::memory::Backing;
-use crate::os::directory::{Directory, Slot, SlotInfo};
+use crate::os::directory::{Directory, LookupError, Slot, SlotInfo};
 use crate::os::incarnation::{Incarnation, PidFd};
 use crate::os::memfd::ControlFile;
 use crate::os::pull::{Access, FileId, pull};
@@ -144,7 +144,7 @@ impl Process {
             channel_indices: Mutex::new(Indices::new(0, MAX_CHANNEL)),
             arena_indices: Mutex::new(Indices::new(0, MAX_ARENA)),
             arenas: Mutex::default(),
-            recv_area: Mutex::new(Ranges::new(RECV_AREA)),
+            recv_area: Mutex::new(Ranges::new(RECV_AREA - RECV_STRIDE_MAX)),
             watcher: Watcher::new(kick_read, kick_write),
         })
     }
@@ -174,8 +174,11 @@ impl Process {
         if slot == self.slot.index {
             return Ok(Some(self.own.clone()));
         }
-        let Ok(info) = self.directory.lookup(slot) else {
-            return Ok(None);
+        let info = match self.directory.lookup(slot) {
+            Ok(info) => info,
+            // Nobody there (any more): as if no adapter answered.
+            Err(LookupError::Nobody { .. }) => return Ok(None),
+            Err(error) => return Err(keep_errno(error)),
         };
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&slot)

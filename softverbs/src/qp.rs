@@ -12,7 +12,7 @@ use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp_state::State;
-use crate::quiet;
+use crate::quiet::{self, Producing};
 use crate::recv::{InLane, RecvQueue};
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
@@ -62,8 +62,8 @@ pub(crate) struct QpCore {
     slots: AtomicPtr<lane::Slot>,
     slot_count: AtomicU64,
     taken: AtomicU64,
-    /// The lane's head, null without a lane; the producer says there that this queue pair must fail.
-    head: AtomicPtr<lane::Head>,
+    /// The advertisement of the queue pair that produces for our lane, null without a lane.
+    producer: AtomicPtr<QpAdvert>,
     /// The context's helper, in the asynchronous mode.
     pub helper: Option<Arc<Helper>>,
     recv_off: usize,
@@ -103,6 +103,9 @@ impl QpCore {
         advert.eager.store(lane::BESIDE as u32, Ordering::Relaxed);
         advert.posted.0.store(0, Ordering::Relaxed);
         advert.consumed.0.store(0, Ordering::Relaxed);
+        advert.hazard.0.store(0, Ordering::Relaxed);
+        advert.word.0.fatal.store(0, Ordering::Relaxed);
+        advert.word.0.parked.store(0, Ordering::Relaxed);
         advert.qpn.store(qpn, Ordering::Release);
         let qp = Arc::new(QpCore {
             process,
@@ -122,7 +125,7 @@ impl QpCore {
             slots: AtomicPtr::default(),
             slot_count: AtomicU64::new(1),
             taken: AtomicU64::new(0),
-            head: AtomicPtr::default(),
+            producer: AtomicPtr::default(),
             helper,
             recv_off,
             recv_len,
@@ -145,9 +148,25 @@ impl QpCore {
         self.process.segment.qp(self.index)
     }
 
-    fn set_state(&self, state: State) {
-        self.state.store(state as u32, Ordering::Release);
-        self.advert().state.store(state as u32, Ordering::Release);
+    /// A transition, unless the queue pair has failed meanwhile.
+    fn set_state(&self, from: State, to: State) -> Result<(), i32> {
+        let (old, new) = (from as u32, to as u32);
+        let swapped = self
+            .state
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+        swapped.map_err(|_| libc::EINVAL)?;
+        let advert = &self.advert().state;
+        advert.store(new, Ordering::Release);
+        if self.state() == State::Err {
+            // It failed just now; whoever did that may have advertised it before us.
+            advert.store(State::Err as u32, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Which of the process's queue pairs this is.
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     #[inline]
@@ -173,13 +192,26 @@ impl QpCore {
         self.taken.store(pos, Ordering::Relaxed);
     }
 
-    /// What the peer says on its line of our lane: that this queue pair must fail.
+    /// What the peer says as the producer of our lane: that this queue pair must fail.
     #[inline]
     pub fn peer_says_fatal(&self) -> bool {
-        let head = self.head.load(Ordering::Acquire);
-        // SAFETY: the lane file stays mapped as long as the receive queue holds the lane; callers hold the send or the
-        // receive lock, and `detach` takes both before it lets go.
-        !head.is_null() && unsafe { (*head).fatal.load(Ordering::Acquire) != 0 }
+        self.producer().is_some_and(|theirs| {
+            let fatal = theirs.word.0.fatal.load(Ordering::Acquire);
+            // Of this very lane, by this very queue pair: the entry may be another's by now.
+            fatal != 0
+                && fatal == self.advert().lane_generation.load(Ordering::Relaxed)
+                && theirs.qpn.load(Ordering::Relaxed)
+                    == self.advert().peer_qpn.load(Ordering::Relaxed)
+        })
+    }
+
+    /// The producer's advertisement. Callers hold the send or the receive lock.
+    #[inline]
+    pub fn producer(&self) -> Option<&QpAdvert> {
+        let theirs = self.producer.load(Ordering::Acquire);
+        // SAFETY: the peer's segment stays mapped as long as the receive queue holds the lane; callers hold the send or
+        // the receive lock, and `detach` takes both before it lets go. Atomics only.
+        unsafe { theirs.as_ref() }
     }
 
     /// To the error state, and tell whoever waits. The flush completions come from the next polls.
@@ -217,6 +249,7 @@ impl QpCore {
     /// `ibv_modify_qp`, with an errno on failure.
     pub fn modify(self: &Arc<Self>, new: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
         self.take_in_fatal();
+        let mut attr = self.attr.lock();
         let from = self.state();
         let to = match mask & Mask::IBV_QP_STATE.0 {
             0 => from,
@@ -228,33 +261,36 @@ impl QpCore {
         if !crate::qp_state::allowed(from, to, mask) {
             return Err(libc::EINVAL);
         }
-        let mut attr = self.attr.lock();
         let mut next = *attr;
         merge(&mut next, new, mask)?;
         match to {
             State::Reset => {
                 self.detach()
                     .map_err(|e| e.raw_os_error().unwrap_or(libc::EBUSY))?;
-                self.set_state(State::Reset);
                 next = ibv_qp_attr::default();
             }
             State::Err => self.fail(),
-            State::Rtr if from == State::Init => self.ready_to_receive(&next)?,
-            State::Rts if from == State::Rtr => {
-                self.send.lock().configure(&next);
-                self.set_state(State::Rts);
+            State::Rtr if from == State::Init => {
+                self.advertise_rights(&next);
+                self.ready_to_receive(&next)?;
             }
             _ => {
-                let advert = self.advert();
-                advert.access.store(next.qp_access_flags, Ordering::Relaxed);
-                advert
-                    .min_rnr_timer
-                    .store(u32::from(next.min_rnr_timer), Ordering::Relaxed);
-                self.set_state(to);
+                self.advertise_rights(&next);
+                if from == State::Rtr && to == State::Rts {
+                    self.send.lock().configure(&next);
+                }
+                self.set_state(from, to)?;
             }
         }
         *attr = next;
         Ok(())
+    }
+
+    fn advertise_rights(&self, attr: &ibv_qp_attr) {
+        let advert = self.advert();
+        let timer = u32::from(attr.min_rnr_timer);
+        advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
+        advert.min_rnr_timer.store(timer, Ordering::Relaxed);
     }
 
     /// INIT to RTR: find the peer, make it a lane, tell it.
@@ -265,11 +301,7 @@ impl QpCore {
             .peer_of(attr.dest_qp_num)
             .map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
         let advert = self.advert();
-        advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
         advert.rq_psn.store(attr.rq_psn, Ordering::Relaxed);
-        advert
-            .min_rnr_timer
-            .store(u32::from(attr.min_rnr_timer), Ordering::Relaxed);
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
         let reads = u32::from(attr.max_dest_rd_atomic);
         advert.reads.store(reads, Ordering::Relaxed);
@@ -295,25 +327,32 @@ impl QpCore {
                 .store(space.file.len() as u64, Ordering::Relaxed);
             advert.lane_off.store(space.off as u64, Ordering::Relaxed);
             advert.consumed.0.store(0, Ordering::Relaxed);
-            advert
-                .lane_generation
-                .store(LANES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-            let lane = InLane::new(peer.clone(), space, order);
+            // Unique among processes too, as the peer says it back.
+            let lane = LANES.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff;
+            let generation = u64::from(self.process.me.pid) << 32 | lane;
+            advert.lane_generation.store(generation, Ordering::Release);
+            let producing = Producing {
+                peer: peer.clone(),
+                qpn: attr.dest_qp_num,
+            };
+            let lane = InLane::new(producing, space, order);
             let mut recv = self.recv.lock();
             self.taken.store(0, Ordering::Relaxed);
             self.slot_count.store(1 << order, Ordering::Relaxed);
-            self.head.store(
-                core::ptr::from_ref(lane.head()).cast_mut(),
-                Ordering::Release,
-            );
+            let producer = core::ptr::from_ref(lane.producer());
+            self.producer.store(producer.cast_mut(), Ordering::Release);
             self.slots
                 .store(lane.slots().as_ptr().cast_mut(), Ordering::Release);
             recv.attach(lane);
         }
-        self.send.lock().link = peer
-            .clone()
-            .map(|peer| Link::new(peer, attr.dest_qp_num, attr.path_mtu.0));
-        self.set_state(State::Rtr);
+        {
+            let mut send = self.send.lock();
+            let attached = send.attached;
+            send.link = peer
+                .clone()
+                .map(|peer| Link::new(peer, attr.dest_qp_num, attached));
+        }
+        self.set_state(State::Init, State::Rtr)?;
         if let Some(peer) = peer {
             // Its queue pair may already hold work for this one.
             peer.kick();
@@ -322,37 +361,40 @@ impl QpCore {
     }
 
     /// Cuts the queue pair off: no peer touches it any more, everything posted is dropped silently, the lane is given back.
+    /// If a peer in the middle of its work does not get on, the queue pair fails, and the call can be repeated.
     fn detach(&self) -> io::Result<()> {
-        self.advert()
-            .state
-            .store(State::Reset as u32, Ordering::Release);
-        self.advert().peer_qpn.store(0, Ordering::Release);
-        quiet::barrier(self.process)?;
-        {
-            let recv = self.recv.lock();
-            if let Some(lane) = recv.lane() {
-                quiet::wait(lane.head(), lane.peer(), |_| true)?;
-            }
+        let advert = self.advert();
+        advert.state.store(State::Reset as u32, Ordering::Release);
+        advert.peer_qpn.store(0, Ordering::Release);
+        let producing = self.recv.lock().producing();
+        let quiet = quiet::barrier(self.process)
+            .and_then(|()| producing.map_or(Ok(()), |p| p.wait(|_| true)));
+        if quiet.is_err() {
+            self.fail();
+            return quiet;
         }
         // From here on only this process touches it.
-        CqCore::exclude_both(&self.send_cq, &self.recv_cq, || {
+        CqCore::exclude(self, || {
             let mut recv = self.recv.lock();
             let mut send = self.send.lock();
             self.state.store(State::Reset as u32, Ordering::Release);
+            advert.state.store(State::Reset as u32, Ordering::Release);
             self.slots.store(core::ptr::null_mut(), Ordering::Release);
-            self.head.store(core::ptr::null_mut(), Ordering::Release);
+            self.producer
+                .store(core::ptr::null_mut(), Ordering::Release);
             send.reset();
+            advert.word.0.fatal.store(0, Ordering::Relaxed);
+            advert.word.0.parked.store(0, Ordering::Relaxed);
             self.attention.store(false, Ordering::Relaxed);
-            // SAFETY: both locks of the ring are held: the send queue's and, by `exclude_both`, the completion queue's.
+            // SAFETY: both locks of the ring are held: the send queue's and, by `exclude`, the completion queue's.
             unsafe { self.send_dones.clear() };
             self.sent.store(send.head(), Ordering::Release);
             if let Some((peer, space)) = recv.reset() {
                 peer.unmake_lane(&space);
             }
-            self.advert()
-                .eager
-                .store(lane::BESIDE as u32, Ordering::Relaxed);
-            self.advert().posted.0.store(0, Ordering::Relaxed);
+            let eager = lane::BESIDE as u32;
+            advert.eager.store(eager, Ordering::Relaxed);
+            advert.posted.0.store(0, Ordering::Relaxed);
         });
         Ok(())
     }
@@ -377,7 +419,7 @@ impl QpCore {
 
     /// The process at the other end, once there is one.
     pub fn peer(&self) -> Option<Arc<Peer>> {
-        self.recv.lock().lane().map(|lane| lane.peer_arc().clone())
+        self.recv.lock().producing().map(|p| p.peer)
     }
 }
 

@@ -6,24 +6,28 @@
 //! process pass a full fence, and then looks at the hazards: each initiator either saw the withdrawal or is seen. Hazards of
 //! dead processes count as done; a process that is alive but stopped is waited for a bounded time only.
 
-use crate::lane::Head;
+use crate::layout::QpAdvert;
 use crate::os::membarrier;
 use crate::peer::Peer;
 use crate::process::Process;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a live process that does not move is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a stopped process is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a copy may take, of a gibibyte on a loaded machine in the sliced mode.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// Name in a hazard word: a receive entry of the lane's queue pair.
 pub(crate) const RECV: u32 = 1 << 31;
 
 /// Sets the hazard word: `name` is [`RECV`] or a key, `op` tells this use from the one before.
 #[inline]
-pub(crate) fn enter(head: &Head, op: u32, name: u32, fenced: bool) {
-    head.hazard
+pub(crate) fn enter(own: &QpAdvert, op: u32, name: u32, fenced: bool) {
+    own.hazard
+        .0
         .store(u64::from(op) << 32 | u64::from(name), Ordering::Relaxed);
     if fenced {
         fence(Ordering::SeqCst)
@@ -34,8 +38,8 @@ pub(crate) fn enter(head: &Head, op: u32, name: u32, fenced: bool) {
 
 /// Clears the hazard word.
 #[inline]
-pub(crate) fn leave(head: &Head) {
-    head.hazard.store(0, Ordering::Release);
+pub(crate) fn leave(own: &QpAdvert) {
+    own.hazard.0.store(0, Ordering::Release);
 }
 
 /// The taking-back side of the fence: everything the caller withdrew before is seen by whoever sets a hazard from now on,
@@ -48,26 +52,50 @@ pub(crate) fn barrier(process: &Process) -> io::Result<()> {
     membarrier::barrier()
 }
 
-/// Waits until the hazard word no longer holds what it holds now, if that `concerns` the caller. The caller has run a barrier.
-pub(crate) fn wait(head: &Head, peer: &Peer, concerns: impl Fn(u32) -> bool) -> io::Result<()> {
-    let first = head.hazard.load(Ordering::Acquire);
-    if first == 0 || !concerns(first as u32) {
-        return Ok(());
+/// A producer that may be at work on something of ours.
+#[derive(Clone)]
+pub(crate) struct Producing {
+    pub peer: Arc<Peer>,
+    pub qpn: u32,
+}
+
+impl Producing {
+    pub fn advert(&self) -> &QpAdvert {
+        self.peer.segment.qp(self.qpn as usize)
     }
-    let begin = Instant::now();
-    let mut round = 0u32;
-    loop {
-        if head.hazard.load(Ordering::Acquire) != first || peer.check_dead() {
+
+    /// Whether it is at work right now, on anything.
+    pub fn is_busy(&self) -> bool {
+        self.advert().hazard.0.load(Ordering::Acquire) != 0 && !self.peer.check_dead()
+    }
+
+    /// Waits until the hazard word no longer holds what it holds now, if that `concerns` the caller, who has run a barrier.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: the process is stopped, or took longer than even the longest copy does.
+    pub fn wait(&self, concerns: impl Fn(u32) -> bool) -> io::Result<()> {
+        let hazard = &self.advert().hazard.0;
+        let first = hazard.load(Ordering::Acquire);
+        if first == 0 || !concerns(first as u32) {
             return Ok(());
         }
-        if begin.elapsed() > PATIENCE {
-            return Err(io::Error::from_raw_os_error(libc::EBUSY));
-        }
-        round += 1;
-        if round < 64 {
-            core::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
+        let begin = Instant::now();
+        let mut round = 0u32;
+        loop {
+            if hazard.load(Ordering::Acquire) != first || self.peer.check_dead() {
+                return Ok(());
+            }
+            let waited = begin.elapsed();
+            if waited > LONGEST || waited > PATIENCE && self.peer.is_stopped() {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+            round += 1;
+            if round < 64 {
+                core::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
         }
     }
 }
@@ -85,11 +113,9 @@ pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<
     for qp in process.qps() {
         // This process's own work runs under these locks and checks keys under them.
         drop(qp.send.lock());
-        let recv = qp.recv.lock();
-        if let Some(lane) = recv.lane() {
-            wait(lane.head(), lane.peer(), |name| {
-                name == key || name & RECV != 0
-            })?;
+        let producing = qp.recv.lock().producing();
+        if let Some(producing) = producing {
+            producing.wait(|name| name == key || name & RECV != 0)?;
         }
     }
     Ok(())

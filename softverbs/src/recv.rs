@@ -2,14 +2,15 @@
 
 use crate::faults::{self, Verb};
 use crate::lane::{self, Consumer, Entry, Kind, Payload};
+use crate::layout::QpAdvert;
 use crate::os::memfd::ControlFile;
 use crate::peer::{LaneSpace, Peer};
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::State;
-use crate::quiet;
+use crate::quiet::{self, Producing};
 use crate::region::{self, LOCAL_WRITE, REMOTE};
 use crate::transfer::{List, Mover, Piece};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence, fence};
 use ibverbs_sys::{
     ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as Status,
 };
@@ -17,13 +18,15 @@ use std::sync::Arc;
 
 /// The lane from the peer, made by us.
 pub(crate) struct InLane {
-    peer: Arc<Peer>,
+    producing: Producing,
     space: LaneSpace,
     order: u32,
     consumer: Consumer,
     published: u64,
     /// How far the queue has come in ending: after it no producer writes any more.
     closed: Closed,
+    /// Something in it made no sense: nothing more is taken from it.
+    spoiled: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,14 +39,15 @@ enum Closed {
 }
 
 impl InLane {
-    pub fn new(peer: Arc<Peer>, space: LaneSpace, order: u32) -> InLane {
+    pub fn new(producing: Producing, space: LaneSpace, order: u32) -> InLane {
         InLane {
-            peer,
+            producing,
             space,
             order,
             consumer: Consumer::default(),
             published: 0,
             closed: Closed::Open,
+            spoiled: false,
         }
     }
 
@@ -51,39 +55,28 @@ impl InLane {
         &self.space.file
     }
 
-    pub fn head(&self) -> &lane::Head {
-        // SAFETY: the lane's room lies in the file, which stays mapped while `space` holds it. Atomics only.
-        unsafe { &*self.file().as_ptr().add(self.space.off).cast() }
+    /// The advertisement of the queue pair that writes here.
+    pub fn producer(&self) -> &QpAdvert {
+        self.producing.advert()
     }
 
     pub fn slots(&self) -> &[lane::Slot] {
-        // SAFETY: as for `head`.
+        // SAFETY: the lane's room lies in the file, which stays mapped while `space` holds it. Atomics only.
         unsafe {
             core::slice::from_raw_parts(
-                self.file()
-                    .as_ptr()
-                    .add(self.space.off + lane::SLOTS_OFF)
-                    .cast(),
+                self.file().as_ptr().add(self.space.off).cast(),
                 1 << self.order,
             )
         }
     }
 
     fn beside(&self, slot: usize) -> *const u8 {
-        // SAFETY: as for `head`; `slot` is below the number of slots.
+        // SAFETY: as for `slots`; `slot` is below the number of slots.
         unsafe {
             self.file()
                 .as_ptr()
                 .add(self.space.off + lane::beside_off(self.order) + slot * lane::BESIDE)
         }
-    }
-
-    pub fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    pub fn peer_arc(&self) -> &Arc<Peer> {
-        &self.peer
     }
 }
 
@@ -120,8 +113,9 @@ impl RecvQueue {
         }
     }
 
-    pub fn lane(&self) -> Option<&InLane> {
-        self.lane.as_ref()
+    /// Who may be at work on receives, if anybody is connected.
+    pub fn producing(&self) -> Option<Producing> {
+        self.lane.as_ref().map(|lane| lane.producing.clone())
     }
 
     pub fn attach(&mut self, lane: InLane) {
@@ -133,7 +127,9 @@ impl RecvQueue {
         self.posted = 0;
         self.taken = 0;
         self.eager = lane::BESIDE as u32;
-        self.lane.take().map(|lane| (lane.peer, lane.space))
+        self.lane
+            .take()
+            .map(|lane| (lane.producing.peer, lane.space))
     }
 
     fn slot(&self, index: u64) -> usize {
@@ -174,12 +170,15 @@ pub(crate) unsafe fn post_recv(
     if rq.posted != before {
         qp.advert().posted.0.store(rq.posted, Ordering::Release);
         if let Some(lane) = &rq.lane {
-            if qp.process.fenced() {
-                core::sync::atomic::fence(Ordering::SeqCst);
+            let peer = &lane.producing.peer;
+            if qp.process.fenced() || peer.segment.header().fence.load(Ordering::Relaxed) != 0 {
+                fence(Ordering::SeqCst);
+            } else {
+                compiler_fence(Ordering::SeqCst);
             }
             // The producer parks, runs a barrier, and looks at `posted` again: it sees our store, or we see it parked.
-            if lane.head().parked.load(Ordering::Relaxed) != 0 {
-                lane.peer.kick();
+            if lane.producer().word.0.parked.load(Ordering::Relaxed) != 0 {
+                peer.kick();
             }
         }
         if qp.state() == State::Err {
@@ -263,8 +262,12 @@ impl QpCore {
         let mut rq = self.recv.lock();
         let rq = &mut *rq;
         let mut filled = 0;
+        // A bound on entries that make no completion: an honest peer has no more than the lane holds.
+        let mut budget = rq.lane.as_ref().map_or(0, |lane| 1u64 << lane.order);
         while filled < out.len() {
-            let next = rq.lane.as_mut().and_then(|lane| {
+            let next = rq.lane.as_mut().filter(|lane| !lane.spoiled && budget > 0);
+            let next = next.and_then(|lane| {
+                budget -= 1;
                 // SAFETY: the slots stay mapped while the lane is held; borrowed apart from the consumer.
                 let slots =
                     unsafe { core::slice::from_raw_parts(lane.slots().as_ptr(), 1 << lane.order) };
@@ -275,7 +278,7 @@ impl QpCore {
                     filled += usize::from(self.entry(rq, slot, &entry, &mut out[filled]))
                 }
                 // Rubbish in the lane: a peer of ours would not write it.
-                Some((_, Err(()))) => self.fail(),
+                Some((_, Err(()))) => self.spoil(rq),
                 None if self.state() == State::Err => {
                     if !self.quiet(rq) || rq.taken == rq.posted {
                         break;
@@ -304,13 +307,16 @@ impl QpCore {
             return true;
         };
         if lane.closed == Closed::Open {
+            // Whoever set the private state may not have come to this yet.
+            let advert = &self.advert().state;
+            advert.store(State::Err as u32, Ordering::Release);
             if quiet::barrier(self.process).is_err() {
                 return false;
             }
             lane.closed = Closed::Fenced;
         }
         if lane.closed == Closed::Fenced {
-            if lane.head().hazard.load(Ordering::Acquire) != 0 && !lane.peer.check_dead() {
+            if lane.producing.is_busy() {
                 // Somebody is in the middle of a copy: the watcher waits for it and then wakes whoever wants the flush.
                 self.unquiet.store(true, Ordering::Release);
                 self.process.watcher.wait_for(self);
@@ -319,7 +325,16 @@ impl QpCore {
             lane.closed = Closed::Quiet;
         }
         // What was pushed before the hazard was cleared is taken before the flush.
-        !Consumer::waiting(lane.slots(), lane.consumer.pos())
+        lane.spoiled || !Consumer::waiting(lane.slots(), lane.consumer.pos())
+    }
+
+    /// The peer broke the rules: the queue pair fails, and nothing more of the lane is believed.
+    #[cold]
+    fn spoil(&self, rq: &mut RecvQueue) {
+        if let Some(lane) = &mut rq.lane {
+            lane.spoiled = true;
+        }
+        self.fail();
     }
 
     /// The completion of the oldest receive.
@@ -344,7 +359,7 @@ impl QpCore {
                 let fits =
                     entry.kind == Kind::WriteImm || u64::from(entry.byte_len) <= posted.total;
                 if entry.index != rq.taken || rq.taken == rq.posted || !fits {
-                    self.fail();
+                    self.spoil(rq);
                     return false;
                 }
                 if !self.place(rq, slot, entry) {
@@ -365,7 +380,7 @@ impl QpCore {
             }
             Kind::Error => {
                 if entry.index != rq.taken || rq.taken == rq.posted {
-                    self.fail();
+                    self.spoil(rq);
                     return false;
                 }
                 // Only the errors that an initiator can find here.
@@ -388,7 +403,10 @@ impl QpCore {
             | Kind::Invalidate
             | Kind::SharedRecv
             | Kind::Datagram
-            | Kind::Atomic => false,
+            | Kind::Atomic => {
+                self.spoil(rq);
+                false
+            }
         }
     }
 

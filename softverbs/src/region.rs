@@ -3,10 +3,10 @@
 //! A region's entry in the process's own segment is also what local checks read: nobody else can write it.
 
 use crate::layout::MrAdvert;
-use crate::memory;
+use crate::memory::{self, Kind};
 use crate::process::Process;
 use crate::quiet;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 use ibverbs_sys::ibv_access_flags;
 use std::io;
 
@@ -35,7 +35,8 @@ impl RegionCore {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: remote write or atomic without local write, or a range that wraps. `EOPNOTSUPP`: a flag of the verbs that
+    /// `EINVAL`: remote write or atomic without local write, any remote right to a memory file of the receive kind, or a range
+    /// that wraps. `EOPNOTSUPP`: a flag of the verbs that
     /// this device has not got (on-demand paging, zero-based, memory window binding). `EFAULT`: not all of it is mapped.
     /// `ENOMEM`: no entry left.
     pub fn register(
@@ -57,11 +58,16 @@ impl RegionCore {
             return Err(errno(libc::EINVAL));
         }
         check_mapped(addr, len)?;
+        let backing = memory::lookup(addr as usize, len as usize);
+        if access & REMOTE != 0 && backing.as_ref().is_some_and(|b| b.kind == Kind::Receive) {
+            // Peers map it writable, so its promise is that nobody has a key to it.
+            return Err(errno(libc::EINVAL));
+        }
         let index = process.take_mr().ok_or_else(|| errno(libc::ENOMEM))?;
         let tag = TAG.fetch_add(1, Ordering::Relaxed) & 0xff;
         let key = (index as u32) << 8 | tag;
         let advert = process.segment.mr(index);
-        let (arena, serial, off) = match memory::lookup(addr as usize, len as usize) {
+        let (arena, serial, off) = match backing {
             Some(backing) => {
                 let off = backing.offset;
                 let (arena, serial) = process.take_arena(backing);
@@ -116,8 +122,9 @@ impl RegionCore {
 fn check_mapped(addr: u64, len: u64) -> io::Result<()> {
     const PAGE: u64 = 4096;
     const STEP: u64 = 64 << 20;
-    let mut seen = vec![0u8; (STEP.min(len + PAGE) / PAGE + 2) as usize];
-    let end = (addr + len).next_multiple_of(PAGE);
+    let mut seen = vec![0u8; (STEP.min(len.saturating_add(PAGE)) / PAGE + 2) as usize];
+    let end = (addr + len).checked_next_multiple_of(PAGE);
+    let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
     let mut at = addr & !(PAGE - 1);
     while at < end {
         let n = STEP.min(end - at);
@@ -158,7 +165,9 @@ pub(crate) fn check(
     }
     let off = addr.wrapping_sub(advert.iova.load(Ordering::Relaxed));
     let have = advert.len.load(Ordering::Relaxed);
-    if off > have || len > have - off {
+    // Once more: what was read between belongs to one registration.
+    fence(Ordering::Acquire);
+    if advert.key.load(Ordering::Relaxed) != key || off > have || len > have - off {
         Err(Refused)
     } else {
         Ok(off)

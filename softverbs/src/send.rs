@@ -119,6 +119,8 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     waiting: Option<Waiting>,
     pub link: Option<Link>,
+    /// The lane attached last, over RESET: see [`Link`].
+    pub attached: u64,
     timeout: Option<Duration>,
     rnr_retry: u8,
 }
@@ -136,6 +138,7 @@ impl SendQueue {
             inline: vec![0; caps.send_wr * caps.inline].into(),
             waiting: None,
             link: None,
+            attached: 0,
             timeout: None,
             rnr_retry: 0,
         }
@@ -161,7 +164,9 @@ impl SendQueue {
     pub fn reset(&mut self) {
         self.next = self.head;
         self.waiting = None;
-        self.link = None;
+        if let Some(link) = self.link.take() {
+            self.attached = link.attached();
+        }
     }
 
     /// Whether posted work has not been executed.
@@ -492,10 +497,8 @@ impl QpCore {
                 .flatten()
         };
         if self.unquiet.load(Ordering::Acquire) {
-            let busy = self.recv.lock().lane().is_some_and(|lane| {
-                lane.head().hazard.load(Ordering::Acquire) != 0 && !lane.peer().check_dead()
-            });
-            if busy {
+            let producing = self.recv.lock().producing();
+            if producing.is_some_and(|p| p.is_busy()) {
                 return Some(TICK);
             }
             self.unquiet.store(false, Ordering::Release);

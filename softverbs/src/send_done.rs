@@ -47,7 +47,6 @@ impl SendDones {
     }
 
     /// Whether something waits.
-    #[cfg(test)]
     pub fn waiting(&self) -> bool {
         self.head.load(Ordering::Relaxed) != self.tail.load(Ordering::Acquire)
     }

@@ -28,7 +28,7 @@ impl Target {
         match self {
             // SAFETY: callers stay within the piece that was checked.
             Target::Mapped(ptr) => Target::Mapped(unsafe { ptr.add(by) }),
-            Target::Process(addr) => Target::Process(addr + by as u64),
+            Target::Process(addr) => Target::Process(addr.wrapping_add(by as u64)),
         }
     }
 }
@@ -160,7 +160,7 @@ unsafe fn one(
                 let len = step.min(n - done);
                 // SAFETY: within the piece.
                 let here = unsafe { ptr.add(done) };
-                let there = addr + done as u64;
+                let there = addr.wrapping_add(done as u64);
                 // SAFETY: `here` is mapped by the caller's contract; the kernel checks the other side.
                 unsafe {
                     match way {

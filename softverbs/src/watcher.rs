@@ -8,6 +8,7 @@
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp::QpCore;
+use crate::thread::spawn;
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -44,14 +45,15 @@ impl Watcher {
 
     /// Takes care of a queue pair whose work waits.
     pub fn wait_for(&self, qp: &Arc<QpCore>) {
-        let weak = Arc::downgrade(qp);
-        {
-            let mut state = self.state.lock();
-            if !state.waiting.iter().any(|w| w.ptr_eq(&weak)) {
-                state.waiting.push(weak);
-            }
-        }
+        self.list(Arc::downgrade(qp));
         self.start(qp.process);
+    }
+
+    fn list(&self, qp: Weak<QpCore>) {
+        let mut state = self.state.lock();
+        if !state.waiting.iter().any(|w| w.ptr_eq(&qp)) {
+            state.waiting.push(qp);
+        }
     }
 
     /// No longer takes care of a queue pair.
@@ -71,9 +73,7 @@ impl Watcher {
     fn start(&self, process: &'static Process) {
         let mut state = self.state.lock();
         if !state.running {
-            let spawned = std::thread::Builder::new()
-                .name("verbatim-watch".into())
-                .spawn(move || process.watcher.run(process));
+            let spawned = spawn("verbatim-watch", move || process.watcher.run(process));
             // Without the thread, waiting work is still run by calls on its queue pair.
             state.running = spawned.is_ok();
         }
@@ -83,9 +83,10 @@ impl Watcher {
 
     fn run(&self, process: &'static Process) {
         loop {
+            // Taken out, so that what begins to wait meanwhile is listed anew and not overlooked.
             let (peers, waiting) = {
-                let state = self.state.lock();
-                (state.peers.clone(), state.waiting.clone())
+                let mut state = self.state.lock();
+                (state.peers.clone(), std::mem::take(&mut state.waiting))
             };
             let next = self.look_after(waiting);
             self.sleep(&peers, next);
@@ -102,12 +103,11 @@ impl Watcher {
         let mut next: Option<Duration> = None;
         for weak in waiting {
             let Some(qp) = weak.upgrade() else {
-                self.state.lock().waiting.retain(|w| w.strong_count() > 0);
                 continue;
             };
-            match qp.attend_and_wait() {
-                Some(wait) => next = Some(next.map_or(wait, |n| n.min(wait))),
-                None => self.forget(&qp),
+            if let Some(wait) = qp.attend_and_wait() {
+                self.list(weak);
+                next = Some(next.map_or(wait, |n| n.min(wait)));
             }
         }
         next

@@ -41,6 +41,16 @@ impl Incarnation {
         })?;
         Ok(Incarnation { pid, start })
     }
+
+    /// Whether it is stopped by a signal or a debugger (state `T` or `t` of `/proc/PID/stat`).
+    pub fn is_stopped(self) -> bool {
+        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat
+            .iter()
+            .rposition(|&byte| byte == b')')
+            .and_then(|end| stat.get(end + 2));
+        start_time(&stat) == Some(self.start) && matches!(state, Some(b'T' | b't'))
+    }
 }
 
 /// Field 22 of a stat line. The second field is the program's name in parentheses, which may itself hold spaces and

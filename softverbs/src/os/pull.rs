@@ -58,10 +58,9 @@ pub(crate) fn stat(fd: impl AsFd) -> io::Result<libc::stat> {
 pub enum Access {
     /// To be read, or mapped read-only.
     ReadOnly,
-    /// To be mapped writable.
+    /// To be mapped writable; or the wake-up end of a pipe, of which one is then a reader too, so that a pipe without
+    /// another reader is no SIGPIPE.
     ReadWrite,
-    /// To be written; the wake-up end of a pipe.
-    WriteOnly,
 }
 
 /// Opens the file that process `owner` has as descriptor `fd`, provided it is the file expected. Works for memory
@@ -97,7 +96,6 @@ pub fn pull(owner: Incarnation, fd: i32, expect: FileId, access: Access) -> io::
     let mode = match access {
         Access::ReadOnly => libc::O_RDONLY,
         Access::ReadWrite => libc::O_RDWR,
-        Access::WriteOnly => libc::O_WRONLY,
     };
     // Through our own /proc/self/fd, so that it is the very file just looked at.
     open(
@@ -152,7 +150,7 @@ mod tests {
     fn an_anonymous_pipe_gets_a_second_write_end() {
         let (mut reader, first) = std::io::pipe().unwrap();
         let (owner, fd, id) = me_and(&reader);
-        let mut second = File::from(pull(owner, fd, id, Access::WriteOnly).unwrap());
+        let mut second = File::from(pull(owner, fd, id, Access::ReadWrite).unwrap());
         second.write_all(b"ring").unwrap();
         drop((first, second));
         let mut heard = String::new();
@@ -164,7 +162,7 @@ mod tests {
     fn a_full_pipe_does_not_block_the_writer() {
         let (reader, _first) = std::io::pipe().unwrap();
         let (owner, fd, id) = me_and(&reader);
-        let mut end = File::from(pull(owner, fd, id, Access::WriteOnly).unwrap());
+        let mut end = File::from(pull(owner, fd, id, Access::ReadWrite).unwrap());
         let error = loop {
             if let Err(error) = end.write(&[0; 4096]) {
                 break error;

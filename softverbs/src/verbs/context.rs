@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
                 plain.ops.req_notify_cq = Some(cq::req_notify_cq);
                 plain.ops.post_send = Some(qp::post_send);
                 plain.ops.post_recv = Some(qp::post_recv);
-                plain
+                &raw mut (*new).verbs.context
             }
         }
     }
