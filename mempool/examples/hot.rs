@@ -4,7 +4,7 @@
 //! cargo run --release -p verbatim-mempool --example hot
 //! ```
 //!
-//! Each figure is the median of several runs of at least a few milliseconds. `malloc` gives memory that is not registered;
+//! Each figure is the median of many runs, each far shorter than a time slice, so that other programs disturb few of them. `malloc` gives memory that is not registered;
 //! it is here to show what an allocation may cost, not as a substitute.
 
 use mempool::{Budget, Buf, Pool};
@@ -24,7 +24,7 @@ const SIZES: [(usize, &str); 7] = [
 
 /// Median nanoseconds per call of `f`, which does `pairs` pairs.
 fn time(pairs: usize, mut f: impl FnMut()) -> f64 {
-    let mut runs: Vec<f64> = (0..15)
+    let mut runs: Vec<f64> = (0..201)
         .map(|_| {
             let start = Instant::now();
             f();
@@ -107,13 +107,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let alloc = |len: usize| -> Buf { pool.alloc(len).expect("the budget has room") };
     println!("{:26} {:>8} {:>8}   ns per pair", "", "pool", "malloc");
     for (len, name) in SIZES {
-        let pairs = 200_000;
+        let pairs = 10_000;
         let ours = hot(pairs, || alloc(len));
         let theirs = hot(pairs, || Malloc::new(len));
         println!("{:26} {ours:>8.1} {theirs:>8.1}", format!("hot/{name}"));
     }
-    let ours = inflight(200_000, || alloc(4096));
-    let theirs = inflight(200_000, || Malloc::new(4096));
+    let ours = inflight(10_000, || alloc(4096));
+    let theirs = inflight(10_000, || Malloc::new(4096));
     println!("{:26} {ours:>8.1} {theirs:>8.1}", "32 in flight/4 KiB");
     for (len, name) in [SIZES[0], SIZES[3]] {
         let ours = freed_elsewhere(|| alloc(len));

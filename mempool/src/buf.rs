@@ -3,7 +3,7 @@
 use crate::handle::Handle;
 use crate::sg::SgList;
 use crate::shared_buf::SharedBuf;
-use crate::slab::Slab;
+use crate::slab::{Slab, StackIndex};
 use crate::write::Writer;
 use std::fmt;
 use std::io::Cursor;
@@ -35,7 +35,7 @@ impl Buf {
     /// # Safety
     /// As [`Handle::new`], and the slab is not of an exposed arena.
     #[inline]
-    pub(crate) unsafe fn new(slab: NonNull<Slab>, len: usize) -> Buf {
+    pub(crate) unsafe fn new(slab: (NonNull<Slab>, StackIndex), len: usize) -> Buf {
         // SAFETY: the caller's promise.
         Buf(unsafe { Handle::new(slab, len) })
     }

@@ -2,7 +2,7 @@
 
 use crate::cells;
 use crate::handle::Handle;
-use crate::slab::Slab;
+use crate::slab::{Slab, StackIndex};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ pub struct ExposedBuf(Handle);
 impl ExposedBuf {
     /// # Safety
     /// As [`Handle::new`], and the slab is of an exposed arena.
-    pub(crate) unsafe fn new(slab: NonNull<Slab>, len: usize) -> ExposedBuf {
+    pub(crate) unsafe fn new(slab: (NonNull<Slab>, StackIndex), len: usize) -> ExposedBuf {
         // SAFETY: the caller's promise.
         ExposedBuf(unsafe { Handle::new(slab, len) })
     }

@@ -1,8 +1,8 @@
 //! A counted part of a slab: what `Buf`, `SharedBuf` and `ExposedBuf` have in common.
 
 use crate::refill;
-use crate::size::LINE;
-use crate::slab::Slab;
+use crate::size::{LINE, MAX_LEN};
+use crate::slab::{Slab, StackIndex};
 use std::ptr::NonNull;
 use verbs::{LKey, RemoteRegion, SgeList};
 
@@ -12,9 +12,37 @@ use verbs::{LKey, RemoteRegion, SgeList};
 #[derive(Debug)]
 pub(crate) struct Handle {
     ptr: NonNull<u8>,
-    len: usize,
     slab: Option<NonNull<Slab>>,
+    extent: Extent,
 }
+
+/// Length, and which of a thread's stacks the slab is for (known here before the slab's descriptor has come out of memory).
+///
+/// One word, written at once: two stores of half a word that are then moved as a whole would stall the move.
+#[derive(Debug, Clone, Copy)]
+struct Extent(u64);
+
+impl Extent {
+    const fn new(len: usize, index: StackIndex) -> Extent {
+        Extent(len as u64 | (index.get() as u64) << u32::BITS)
+    }
+
+    #[inline]
+    fn len(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline]
+    fn index(self) -> StackIndex {
+        StackIndex::from_word((self.0 >> u32::BITS) as u16)
+    }
+
+    fn with_len(self, len: usize) -> Extent {
+        Extent::new(len, self.index())
+    }
+}
+
+const _: () = assert!(MAX_LEN <= u32::MAX as usize);
 
 // SAFETY: the bytes belong to the handle as its wrapper says; the slab's count is atomic, and what else a handle reads of it
 // does not change while there is one.
@@ -30,22 +58,22 @@ impl Handle {
     pub const fn empty() -> Handle {
         Handle {
             ptr: NonNull::<Line>::dangling().cast(),
-            len: 0,
             slab: None,
+            extent: Extent::new(0, StackIndex::ANY),
         }
     }
 
     /// The first handle on a slab.
     ///
     /// # Safety
-    /// The slab has just been taken from the pool, and has at least `len` bytes.
+    /// The slab has just been taken from the pool, from the stack of that number, and has at least `len` bytes.
     #[inline]
-    pub unsafe fn new(slab: NonNull<Slab>, len: usize) -> Handle {
+    pub unsafe fn new((slab, index): (NonNull<Slab>, StackIndex), len: usize) -> Handle {
         Handle {
             // SAFETY: invariant A.
             ptr: unsafe { slab.as_ref().addr },
-            len,
             slab: Some(slab),
+            extent: Extent::new(len, index),
         }
     }
 
@@ -56,7 +84,7 @@ impl Handle {
 
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.extent.len()
     }
 
     #[inline]
@@ -76,18 +104,18 @@ impl Handle {
             .run()
             .chunk()
             .arena
-            .remote_of(self.ptr, self.len)
+            .remote_of(self.ptr, self.len())
     }
 
     #[inline]
     pub fn push_to(&self, out: &mut SgeList) {
-        if self.len > 0 {
-            out.push_bytes(self.ptr.addr().get() as u64, self.len, self.lkey());
+        if self.len() > 0 {
+            out.push_bytes(self.ptr.addr().get() as u64, self.len(), self.lkey());
         }
     }
 
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.extent = self.extent.with_len(self.len().min(len));
     }
 
     /// Whether no other handle is on the same slab.
@@ -98,9 +126,9 @@ impl Handle {
     /// Another handle on a part of the same bytes.
     pub fn part(&self, start: usize, end: usize) -> Handle {
         assert!(
-            start <= end && end <= self.len,
+            start <= end && end <= self.len(),
             "range {start}..{end} of {} bytes",
-            self.len
+            self.len()
         );
         if start == end {
             return Handle::empty();
@@ -111,37 +139,37 @@ impl Handle {
         Handle {
             // SAFETY: checked to be within.
             ptr: unsafe { self.ptr.add(start) },
-            len: end - start,
             slab: self.slab,
+            extent: self.extent.with_len(end - start),
         }
     }
 
     /// Splits into `..at`, which stays, and `at..`.
     pub fn split_off(&mut self, at: usize) -> Handle {
-        assert!(at <= self.len, "split at {at} of {} bytes", self.len);
+        assert!(at <= self.len(), "split at {at} of {} bytes", self.len());
         if at == 0 {
             return std::mem::replace(self, Handle::empty());
         }
-        let tail = self.part(at, self.len);
-        self.len = at;
+        let tail = self.part(at, self.len());
+        self.extent = self.extent.with_len(at);
         tail
     }
 
     /// Joins with what lies directly behind in the same slab.
     pub fn join(&mut self, other: Handle) -> Result<(), Handle> {
-        if other.len == 0 {
+        if other.len() == 0 {
             return Ok(());
         }
-        if self.len == 0 {
+        if self.len() == 0 {
             *self = other;
             return Ok(());
         }
         // SAFETY: one past the end at most.
-        let end = unsafe { self.ptr.add(self.len) };
+        let end = unsafe { self.ptr.add(self.len()) };
         if other.slab != self.slab || end != other.ptr {
             return Err(other);
         }
-        self.len += other.len;
+        self.extent = self.extent.with_len(self.len() + other.len());
         Ok(())
     }
 }
@@ -153,11 +181,11 @@ impl Drop for Handle {
             // SAFETY: invariant A, and this handle's count is given up here.
             if unsafe { slab.as_ref() }.count.drop_one() {
                 // SAFETY: it was the last: we are the holder (invariant B).
-                unsafe { refill::free(slab) };
+                unsafe { refill::free(slab, self.extent.index()) };
             }
         }
     }
 }
 
-const _: () = assert!(size_of::<Handle>() <= 32);
+const _: () = assert!(size_of::<Handle>() == 24);
 const _: () = assert!(size_of::<Option<Handle>>() == size_of::<Handle>());

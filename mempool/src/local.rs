@@ -11,6 +11,7 @@ use crate::pool::Shared;
 use crate::remote::RemoteList;
 use crate::slab::{STACKS, Slab, StackIndex};
 use std::cell::{Cell, RefCell};
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -82,12 +83,6 @@ impl Stack {
             index,
             local: Cell::new(ptr::null()),
         }
-    }
-
-    /// Whether the stack is of the `Local` that this thread used last.
-    #[inline]
-    pub fn is_current(&self) -> bool {
-        CURRENT.get() == self.local.get()
     }
 
     /// The thread state it is part of.
@@ -249,6 +244,16 @@ impl Local {
             shared.retire(self);
         }
     }
+}
+
+/// Where the stack of that number is in the `Local` that this thread used last; no address of a stack if there is none.
+#[inline]
+pub(crate) fn current_stack(index: StackIndex) -> *const Stack {
+    CURRENT
+        .get()
+        .wrapping_byte_add(offset_of!(Local, stacks))
+        .cast::<Stack>()
+        .wrapping_add(index.get())
 }
 
 /// The `Local` that this thread used last, if it is of this pool.

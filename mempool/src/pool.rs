@@ -353,7 +353,7 @@ impl Pool {
         Ok(unsafe { Buf::new(slab, len) })
     }
 
-    /// A slab of at least `len` bytes, with one handle; the caller is to make it.
+    /// A slab of at least `len` bytes, with one handle, which the caller is to make; and the number of its stack.
     #[inline]
     fn slab(
         &self,
@@ -361,23 +361,24 @@ impl Pool {
         kind: Kind,
         len: usize,
         grow: bool,
-    ) -> Result<NonNull<Slab>, AllocError> {
+    ) -> Result<(NonNull<Slab>, StackIndex), AllocError> {
         let Some(class) = class_of(len) else {
             if len > MAX_LEN {
                 return Err(AllocError::TooLarge { asked: len });
             }
             let index = StackIndex::new(budget, kind, WHOLE);
-            return self.shared.take_whole(index, len, grow);
+            let slab = self.shared.take_whole(index, len, grow)?;
+            return Ok((slab, index));
         };
         let index = StackIndex::new(budget, kind, class);
         // SAFETY: the reference is gone before anything else happens.
         if let Some(local) = unsafe { local::current(Arc::as_ptr(&self.shared)) } {
             // SAFETY: current, so attached to this thread.
             if let Some(slab) = unsafe { local.stack(index).pop() } {
-                return Ok(slab);
+                return Ok((slab, index));
             }
         }
-        self.shared.refill(index, grow)
+        Ok((self.shared.refill(index, grow)?, index))
     }
 }
 

@@ -18,25 +18,31 @@ const STOCK_PART: u64 = 16;
 
 /// A handle on the slab was the last and is gone.
 ///
+/// Where the slab goes is worked out from `index` and the thread, and only checked against the slab: its descriptor need not have come out of
+/// memory for that.
+///
 /// # Safety
-/// The caller is the holder of `slab`.
+/// The caller is the holder of `slab`, whose home has that number.
 #[inline]
-pub(crate) unsafe fn free(slab: NonNull<Slab>) {
-    // SAFETY: invariants A and G: slab and stack are there.
-    let home = unsafe { &*slab.as_ref().home.get() };
-    // SAFETY: a current stack is attached to this thread (invariant F); and the caller's promise.
-    if home.is_current() && unsafe { home.push(slab) } {
+pub(crate) unsafe fn free(slab: NonNull<Slab>, index: StackIndex) {
+    let stack = local::current_stack(index);
+    // SAFETY: invariant A.
+    let is_home = unsafe { slab.as_ref().home.get() } == stack;
+    // SAFETY: a slab's home is there (invariant G), and this one is attached to this thread (invariant F); and the caller's promise.
+    if is_home && unsafe { (*stack).push(slab) } {
         return;
     }
     // SAFETY: the caller's promise.
-    unsafe { free_elsewhere(slab, home) }
+    unsafe { free_elsewhere(slab, is_home) }
 }
 
 /// # Safety
-/// The caller is the holder of `slab`, whose home is `home`.
+/// The caller is the holder of `slab`; its home is attached to this thread if so said.
 #[inline(never)]
-unsafe fn free_elsewhere(slab: NonNull<Slab>, home: &Stack) {
-    if home.is_current() {
+unsafe fn free_elsewhere(slab: NonNull<Slab>, is_home: bool) {
+    // SAFETY: invariants A and G.
+    let home = unsafe { &*slab.as_ref().home.get() };
+    if is_home {
         // SAFETY: invariant D, the slab is outside.
         let shared = unsafe { pin(slab) };
         return shared.overflow(home, slab);

@@ -23,8 +23,7 @@ pub const CLASSES: usize = SMALL.len() + 4 * DOUBLINGS;
 const SMALL: [u32; 12] = [
     64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
 ];
-const PAGE_SHIFT: u32 = PAGE.trailing_zeros();
-const DOUBLINGS: usize = (MAX_CLASSED.trailing_zeros() - PAGE_SHIFT) as usize;
+const DOUBLINGS: usize = (MAX_CLASSED / PAGE).trailing_zeros() as usize;
 
 const _: () = {
     assert!(SMALL[SMALL.len() - 1] as usize == PAGE);
@@ -50,29 +49,36 @@ pub(crate) const SIZES: [u32; CLASSES] = {
 };
 
 /// Class of a length up to a page, by its number of cache lines.
-const BY_LINES: [u8; PAGE / LINE + 1] = {
-    let mut table = [0; PAGE / LINE + 1];
-    let (mut lines, mut class) = (0, 0);
-    while lines < table.len() {
-        if lines * LINE > SIZES[class] as usize {
+const BY_LINES: [u8; PAGE / LINE + 1] = classes_by(LINE);
+
+/// All classes above a page are multiples of this.
+const KIB: usize = 1024;
+
+/// Class of any length, by its number of KiB; for lengths above a page.
+const BY_KIB: [u8; MAX_CLASSED / KIB + 1] = classes_by(KIB);
+
+/// For each number of units, the smallest class that holds so many.
+const fn classes_by<const N: usize>(unit: usize) -> [u8; N] {
+    let mut table = [0; N];
+    let (mut units, mut class) = (0, 0);
+    while units < N {
+        while units * unit > SIZES[class] as usize {
             class += 1;
         }
-        table[lines] = class as u8;
-        lines += 1;
+        table[units] = class as u8;
+        units += 1;
     }
     table
-};
+}
 
 /// The class of a length between 1 and [`MAX_CLASSED`]; `None` above. (0 counts as 1.)
 #[inline]
 pub(crate) fn class_of(len: usize) -> Option<usize> {
+    // Look-ups are shorter than computing the logarithm.
     if len <= PAGE {
         Some(BY_LINES[len.div_ceil(LINE)] as usize)
     } else if len <= MAX_CLASSED {
-        let last = len - 1;
-        let shift = last.ilog2();
-        let quarter = (last >> (shift - 2)) & 3;
-        Some(SMALL.len() + 4 * (shift - PAGE_SHIFT) as usize + quarter)
+        Some(BY_KIB[len.div_ceil(KIB)] as usize)
     } else {
         None
     }

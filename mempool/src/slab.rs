@@ -36,6 +36,9 @@ pub(crate) const STACKS: usize = BudgetKind::ALL.len() * Kind::ALL.len() * PER_L
 pub(crate) struct StackIndex(u16);
 
 impl StackIndex {
+    /// Where it does not matter.
+    pub const ANY: StackIndex = StackIndex(0);
+
     #[inline]
     pub fn new(budget: BudgetKind, kind: Kind, class: usize) -> Self {
         debug_assert!(class < PER_LANE);
@@ -44,8 +47,15 @@ impl StackIndex {
     }
 
     #[inline]
-    pub fn get(self) -> usize {
+    pub const fn get(self) -> usize {
         self.0 as usize
+    }
+
+    /// What was the number of a stack before.
+    #[inline]
+    pub fn from_word(index: u16) -> Self {
+        debug_assert!((index as usize) < STACKS);
+        StackIndex(index)
     }
 
     pub fn from_usize(index: usize) -> Self {
