@@ -347,9 +347,6 @@ pub enum ConnectError {
     /// What the server said cannot be used.
     #[error("handshake: {0}")]
     Handshake(#[from] HandshakeError),
-    /// The server's end point makes no sense.
-    #[error("the server's end point: {0}")]
-    Endpoint(#[from] verbs::BadEndpoint),
     /// The queue pair could not be connected.
     #[error("connecting the queue pair: {0}")]
     QueuePair(#[from] verbs::ConnectError),

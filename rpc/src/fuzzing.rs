@@ -3,7 +3,7 @@
 //! Not part of the stable interface.
 
 use crate::credit::{Class, Credits};
-use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm};
+use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm, endpoint};
 use crate::setup;
 use crate::wire::{Header, PieceList, decode_release};
 
@@ -45,7 +45,7 @@ pub fn control_stream(mut bytes: &[u8]) {
             Ok(None) => {}
             Ok(Some(Frame::Hello(hello))) => {
                 let _ = accept(&hello, &limits);
-                let _ = verbs::Endpoint::from_bytes(&hello.endpoint);
+                let _ = endpoint(&hello.endpoint);
             }
             Ok(Some(Frame::Welcome(welcome))) => {
                 let _ = confirm(&welcome, &said);

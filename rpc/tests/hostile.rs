@@ -51,7 +51,7 @@ impl Raw {
         hello.extend((body.len() as u16).to_le_bytes());
         hello.extend(body);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
-        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.set_read_timeout(Some(hang())).unwrap();
         stream.write_all(&hello).unwrap();
         let mut welcome = [0; 10 + 2 + 12 + 16 + 2 + Endpoint::LEN];
         stream.read_exact(&mut welcome).unwrap();

@@ -20,7 +20,9 @@ fn hello() -> Vec<u8> {
     body.extend(32u16.to_le_bytes());
     body.extend(b"vbE1");
     body.extend(0xABCDEFu32.to_le_bytes());
-    body.extend([0; 24]);
+    // GID, LID, MTU code and READ depth.
+    body.extend([0; 22]);
+    body.extend([5, 16]);
     let mut out = b"VBRP\x01\0\x01\0".to_vec();
     out.extend((body.len() as u16).to_le_bytes());
     out.extend(body);
@@ -30,7 +32,7 @@ fn hello() -> Vec<u8> {
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < HANG, "{what}");
+        assert!(start.elapsed() < hang(), "{what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -38,7 +40,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 /// Says something and reads until the server hangs up; what it said.
 fn talk(server: &rpc::ServerHandle, say: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.local_addr()).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.set_read_timeout(Some(hang())).unwrap();
     let _ = stream.write_all(say);
     let mut heard = Vec::new();
     let _ = stream.read_to_end(&mut heard);
@@ -49,7 +51,7 @@ fn talk(server: &rpc::ServerHandle, say: &[u8]) -> Vec<u8> {
 fn garbage_ends_at_once_and_the_server_lives_on() {
     bounded(|| {
         // So long a limit that only the bytes themselves can end it.
-        let server = serve(server().handshake_timeout(HANG * 2));
+        let server = serve(server().handshake_timeout(hang() * 2));
         let mut client = client(&server);
         let absurd_length = [&hello()[..8], &[0xFF, 0xFF]].concat();
         let cases: [&[u8]; 5] = [
@@ -77,7 +79,7 @@ fn absurd_hellos_are_refused_in_words() {
     bounded(|| {
         let server = serve(server());
         // Offsets in the hello: paths, window, inline limit, slots, message, end point.
-        let cases: [(usize, &[u8], &str); 9] = [
+        let cases: [(usize, &[u8], &str); 11] = [
             (10, &[0], "request path"),
             (11, &[0], "reply path"),
             (12, &[0, 0, 0, 0], "window"),
@@ -86,7 +88,9 @@ fn absurd_hellos_are_refused_in_words() {
             (20, &[0; 4], "slots"),
             (24, &[0; 8], "largest message"),
             (42, b"????", "end point"),
-            (46, &[0xFF; 4], "end point"),
+            (46, &[0xFF; 4], "queue pair number"),
+            (72, &[99], "MTU"),
+            (73, &[0], "READ depth"),
         ];
         for (at, bytes, word) in cases {
             let mut bent = hello();
@@ -95,7 +99,7 @@ fn absurd_hellos_are_refused_in_words() {
             let text = String::from_utf8_lossy(&answer);
             assert!(text.contains(word), "{word}: {text}");
         }
-        assert_eq!(server.stats().refused, 9);
+        assert_eq!(server.stats().refused, 11);
         assert_eq!(server.stats().connections, 0);
         let mut client = client(&server);
         assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
@@ -109,7 +113,7 @@ fn a_queue_pair_that_does_not_exist_is_refused_or_dies_alone() {
         let mut client = client(&server);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.write_all(&hello()).unwrap();
-        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.set_read_timeout(Some(hang())).unwrap();
         let mut answer = [0; 10];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
@@ -131,7 +135,7 @@ fn half_a_handshake_times_out_and_blocks_nobody() {
         let mut client = client(&server);
         assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
         for stream in [&mut silent, &mut half] {
-            stream.set_read_timeout(Some(HANG)).unwrap();
+            stream.set_read_timeout(Some(hang())).unwrap();
             let mut heard = Vec::new();
             let _ = stream.read_to_end(&mut heard);
             assert_eq!(heard, b"");
@@ -165,7 +169,7 @@ fn a_hello_in_single_bytes_is_a_hello() {
 #[test]
 fn a_crowd_of_silent_strangers_does_not_keep_others_out() {
     bounded(|| {
-        let server = serve(server().handshake_timeout(HANG * 2).max_handshakes(8));
+        let server = serve(server().handshake_timeout(hang() * 2).max_handshakes(8));
         let crowd: Vec<_> = (0..50)
             .map(|_| TcpStream::connect(server.local_addr()).unwrap())
             .collect();

@@ -8,6 +8,7 @@ use crate::credit::{CONTROL_RESERVE, WINDOW_MAX, WINDOW_MIN};
 use crate::error::ConnectError;
 use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Limits, ReplyPath, RequestPath, Welcome, confirm,
+    endpoint,
 };
 use crate::link::{PrepareError, Prepared, send_depth};
 use crate::setup;
@@ -18,7 +19,7 @@ use slab::Slab;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
-use verbs::{Context, Endpoint, Pd, WcBatch};
+use verbs::{Context, Pd, WcBatch};
 
 /// Describes a connection before it is made.
 ///
@@ -156,7 +157,7 @@ impl ClientBuilder {
         };
         let welcome = exchange(&mut stream, &hello, deadline, self.timeout)?;
         let terms = confirm(&welcome, &hello)?;
-        let server = Endpoint::from_bytes(&welcome.endpoint)?;
+        let server = endpoint(&welcome.endpoint)?;
         // The server makes no requests.
         let link = prepared.connect(&server, terms, 0)?;
         stream

@@ -3,6 +3,7 @@
 use super::{HandshakeError, Hello, ReplyPath, RequestPath, Welcome};
 use crate::credit::{Credits, WINDOW_MAX, WINDOW_MIN};
 use crate::wire::RELEASE_BYTES_MAX;
+use verbs::Endpoint;
 
 /// Smallest inline limit in bytes: bitmaps of control messages must fit.
 pub(crate) const INLINE_MIN: u32 = RELEASE_BYTES_MAX as u32;
@@ -80,6 +81,18 @@ fn check_inline(limit: u32, most: u32) -> Result<(), HandshakeError> {
     let (least, most) = (u64::from(INLINE_MIN), u64::from(most));
     let range = "512 to 65536, and not more than was asked for";
     in_range("inline limit", u64::from(limit), least, most, range)
+}
+
+/// The end point in a hello or welcome; both ends have to answer READs, or large bodies would wait for
+/// ever.
+///
+/// # Errors
+/// [`HandshakeError`] for bytes that are none, and for one that answers no READs.
+pub fn endpoint(bytes: &[u8]) -> Result<Endpoint, HandshakeError> {
+    let endpoint = Endpoint::from_bytes(bytes)?;
+    let depth = u64::from(endpoint.rd_atomic());
+    in_range("READ depth of the end point", depth, 1, 255, "at least 1")?;
+    Ok(endpoint)
 }
 
 /// The server's part: terms for a client that said `hello`, under the server's `limits`.

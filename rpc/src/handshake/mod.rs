@@ -19,7 +19,7 @@
 mod agree;
 mod frame;
 
-pub use agree::{Limits, Terms, accept, confirm};
+pub use agree::{Limits, Terms, accept, confirm, endpoint};
 pub use frame::{Accumulator, FRAME_MAX, Frame, Goodbye, Hello, Refusal, RefusalCode, Welcome};
 
 /// How requests travel. A connection uses one of them.
@@ -91,6 +91,9 @@ pub enum HandshakeError {
         /// What would do.
         range: &'static str,
     },
+    /// An end point that makes no sense.
+    #[error(transparent)]
+    Endpoint(#[from] verbs::BadEndpoint),
     /// No path in common.
     #[error("no {0} path in common")]
     NoPath(&'static str),

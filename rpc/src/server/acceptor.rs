@@ -9,14 +9,15 @@ use super::Settings;
 use super::mailbox::{Mailbox, Seed};
 use super::stats::AcceptorCounters;
 use crate::epoll::Epoll;
-use crate::handshake::{Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept};
+use crate::handshake::{
+    Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept, endpoint,
+};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use verbs::Endpoint;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -187,11 +188,10 @@ impl Acceptor {
             mut stream, peer, ..
         } = client;
         let terms = accept(&hello, &self.settings.limits);
-        let endpoint = Endpoint::from_bytes(&hello.endpoint);
-        let (terms, endpoint) = match (terms, endpoint) {
-            (Ok(terms), Ok(endpoint)) => (terms, endpoint),
-            (Err(error), _) => return self.refuse(&mut stream, RefusalCode::Terms, &error),
-            (_, Err(error)) => return self.refuse(&mut stream, RefusalCode::Terms, &error),
+        let agreed = terms.and_then(|terms| Ok((terms, endpoint(&hello.endpoint)?)));
+        let (terms, endpoint) = match agreed {
+            Ok(agreed) => agreed,
+            Err(error) => return self.refuse(&mut stream, RefusalCode::Terms, &error),
         };
         let most = self.settings.max_connections;
         if self.connections.fetch_add(1, Ordering::Relaxed) >= most {

@@ -325,8 +325,8 @@ where
 
     /// A seed that did not become a connection.
     fn gone(&mut self) {
-        self.host.counters.refused.add(1);
         self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.host.counters.refused.add(1);
     }
 
     /// Ends a connection.
@@ -337,9 +337,7 @@ where
         self.routes.remove(&conn.link.send_id());
         self.routes.remove(&conn.link.recv_id());
         let counters = &self.host.counters;
-        counters.closed.add(1);
         counters.rnr.add(conn.link.rnr());
-        self.connections.fetch_sub(1, Ordering::Relaxed);
         if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
             if !matches!(why, Lost::ClosedHere) {
                 counters.broken.add(1);
@@ -349,6 +347,9 @@ where
             counters.broken.add(1);
         }
         conn.destroy();
+        // Only now is there room for another; and whoever sees it counted as closed finds it.
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        counters.closed.add(1);
     }
 
     /// Looks at the control connections, now and then.

@@ -5,6 +5,7 @@ use crate::names::Method;
 use mempool::{AllocError, Buf, Pool};
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A request. Its bytes are in memory that no key lets a peer write.
 pub struct Request<'a> {
@@ -59,6 +60,11 @@ impl Request<'_> {
     /// known and not subtracted.
     pub fn deadline(&self) -> Deadline {
         self.deadline
+    }
+
+    /// Time the caller still waits; `None` without a limit.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.remaining()
     }
 
     /// The client's address.

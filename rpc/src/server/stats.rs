@@ -12,11 +12,11 @@ impl Counter {
     #[inline]
     pub fn add(&self, n: u64) {
         let value = self.0.load(Ordering::Relaxed);
-        self.0.store(value.wrapping_add(n), Ordering::Relaxed);
+        self.0.store(value.wrapping_add(n), Ordering::Release);
     }
 
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Acquire)
     }
 }
 

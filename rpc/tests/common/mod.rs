@@ -26,11 +26,15 @@ pub const HEAD: Method = Method(8);
 /// Replies with the body taken by value.
 pub const TAKE: Method = Method(9);
 
-/// How long anything may take before it counts as hanging.
-pub const HANG: Duration = Duration::from_secs(120);
+/// How long anything may take before it counts as hanging; slow machines multiply it.
+pub fn hang() -> Duration {
+    let slowness = std::env::var("VERBATIM_TEST_SLOWNESS").ok();
+    let slowness = slowness.and_then(|s| s.parse().ok()).unwrap_or(1);
+    Duration::from_secs(120) * slowness
+}
 
 pub fn patient() -> Deadline {
-    Deadline::after(HANG)
+    Deadline::after(hang())
 }
 
 /// Device, domain and pool that the tests of one file share.
@@ -121,7 +125,7 @@ pub fn client(server: &ServerHandle) -> Client {
     let (_, pd, pool) = memory();
     Client::builder()
         .pool(pd, pool)
-        .connect_timeout(HANG)
+        .connect_timeout(hang())
         .connect(server.local_addr())
         .expect("connect")
 }
@@ -133,7 +137,7 @@ pub fn bounded(body: impl FnOnce() + Send + 'static) {
         body();
         let _ = done.send(());
     });
-    match over.recv_timeout(HANG) {
+    match over.recv_timeout(hang()) {
         Ok(()) => thread.join().expect("joined"),
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             if let Err(panic) = thread.join() {
