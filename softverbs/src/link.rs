@@ -144,11 +144,13 @@ impl Link {
     /// is gone. Otherwise one that does not answer may be about to become ready.
     pub fn is_gone(&self) -> bool {
         let advert = Link::advert(&self.peer, self.dest);
+        // A number is given out only once there is a queue pair, so one that is not there was destroyed.
         advert.state.load(Ordering::Acquire) == State::Err as u32
-            || self.lane.as_ref().is_some_and(|out| {
-                advert.qpn.load(Ordering::Relaxed) != self.dest
-                    || advert.lane_generation.load(Ordering::Relaxed) != out.generation
-            })
+            || advert.qpn.load(Ordering::Relaxed) != self.dest
+            || self
+                .lane
+                .as_ref()
+                .is_some_and(|out| advert.lane_generation.load(Ordering::Relaxed) != out.generation)
             || self.peer.check_dead()
     }
 
