@@ -12,7 +12,7 @@ use ibverbs_sys::{ibv_cq, ibv_wc};
 use parking_lot::Mutex;
 
 use crate::errno;
-use crate::tags::{Tag, Tags};
+use crate::tags::{Stopped, Tag, Tags};
 use crate::{Channel, Completion, Context, Error, WcBatch};
 
 /// Identity of a completion queue: a counter, never used twice in a process.
@@ -33,8 +33,10 @@ pub(crate) struct CqShared {
     id: CqId,
     ctx: Context,
     channel: Option<Channel>,
-    /// Locked when queue pairs are made and destroyed.
+    /// Locked when queue pairs are made and destroyed, and once by polling after one was.
     tags: Mutex<Tags>,
+    /// Copy of [`Tags::departed`], for polling.
+    departed: AtomicU64,
 }
 
 // SAFETY: only `Cq`, of which there is one and which needs `&mut`, polls. Everything else may be called from any thread.
@@ -64,18 +66,28 @@ impl CqShared {
     /// A tag for a new queue of `depth` work requests.
     pub(crate) fn acquire_tag(&self, depth: u32, overcommit: bool) -> Result<Tag, Error> {
         let mut tags = self.tags.lock();
-        let claimed = tags.claimed() + u64::from(depth);
+        let claimed = tags.claimed() + tags.leftover() + u64::from(depth);
         if claimed > self.depth() && !overcommit {
             return Err(Error::CqTooSmall {
                 depth: self.depth(),
                 claimed,
+                leftover: tags.leftover(),
             });
         }
         tags.acquire(depth).ok_or(Error::TooManyQueues)
     }
 
-    pub(crate) fn release_tag(&self, tag: u16, next: u64, depth: u32) {
-        self.tags.lock().release(tag, next, depth);
+    /// Takes back what [`acquire_tag`](Self::acquire_tag) gave, once the queue pair is destroyed.
+    pub(crate) fn release_tag(&self, tag: u16, depth: u32, end: Stopped) {
+        let mut tags = self.tags.lock();
+        tags.release(tag, depth, end);
+        // Under the lock, so that it only goes up. Who sees it sees also what the queue pair left.
+        self.departed.store(tags.departed(), Ordering::Release);
+    }
+
+    #[cold]
+    fn settle(&self, departed: u64) {
+        self.tags.lock().settle(departed);
     }
 }
 
@@ -114,6 +126,8 @@ pub struct Cq {
     shared: Arc<CqShared>,
     /// Taken by `wait` when it looked after arming; handed out first.
     ahead: VecDeque<Completion>,
+    /// Destroyed queues whose leftovers are known to be gone.
+    settled: u64,
 }
 
 /// Completions polled at once; the array is on the stack.
@@ -136,7 +150,8 @@ impl Cq {
 
     /// Moves completions into what room `batch` has, and says how many came. What finds no room stays in the queue.
     ///
-    /// Never blocks or allocates.
+    /// Allocates nothing and takes no lock, except for a short one when the queue is found empty for the first time after a queue
+    /// pair was destroyed.
     ///
     /// # Errors
     /// [`Error::CqBroken`] when the queue overflowed or the device failed.
@@ -162,7 +177,7 @@ impl Cq {
         Ok(count)
     }
 
-    /// Takes the oldest completion, if there is one. Never blocks or allocates.
+    /// Takes the oldest completion, if there is one. Cheap as [`poll_into`](Self::poll_into).
     ///
     /// # Errors
     /// As [`poll_into`](Self::poll_into).
@@ -185,6 +200,8 @@ impl Cq {
     ) -> Result<usize, Error> {
         let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
         let want = want.min(CHUNK);
+        // Before polling: only what had left by then is gone if there is nothing more.
+        let departed = self.shared.departed.load(Ordering::Acquire);
         // SAFETY: the queue is alive and only polled through `&mut self`; the array has room for `want` entries.
         let got = unsafe {
             ibverbs_sys::inline::ibv_poll_cq(
@@ -197,6 +214,10 @@ impl Cq {
             Ok(got) => got.min(want),
             Err(_) => return Err(Error::CqBroken { code: got }),
         };
+        if got < want && departed != self.settled {
+            self.settled = departed;
+            self.shared.settle(departed);
+        }
         for wc in &wcs[..got] {
             // SAFETY: the device wrote the first `got` entries. The fields it leaves undefined on failure are integers, and
             // not looked at.
@@ -337,8 +358,10 @@ impl CqBuilder {
                 ctx: self.ctx,
                 channel: self.channel,
                 tags: Mutex::default(),
+                departed: AtomicU64::new(0),
             }),
             ahead: VecDeque::with_capacity(1),
+            settled: 0,
         })
     }
 }

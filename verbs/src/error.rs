@@ -53,16 +53,23 @@ pub enum Error {
         /// The object that does not fit.
         what: &'static str,
     },
-    /// The queues on a completion queue could overflow it, which would break all of their queue pairs.
+    /// The queues on a completion queue could overflow it, which would break all of their queue pairs, or lose completions
+    /// silently.
+    ///
+    /// Queue pairs that were destroyed count for the work they had in flight, until the queue was polled empty: devices may leave
+    /// completions of theirs in it.
     #[error(
-        "the completion queue has {depth} entries, but its queue pairs could have {claimed} completions outstanding: make it deeper, \
-         the queues shallower, or allow it with RcBuilder::overcommit_cq"
+        "the completion queue has {depth} entries, but its queue pairs could have {claimed} completions outstanding{}make it deeper, \
+         the queues shallower, or allow it with RcBuilder::overcommit_cq", left_over(*.leftover)
     )]
     CqTooSmall {
         /// Entries of the completion queue.
         depth: u64,
-        /// Sum of the depths of its queues, the new ones included.
+        /// Sum of the depths of its queues, the new ones included, and of `leftover`.
         claimed: u64,
+        /// Completions that queue pairs destroyed meanwhile may have left. None once the queue was polled empty, that is, until
+        /// [`Cq::poll`](crate::Cq::poll) yielded nothing.
+        leftover: u64,
     },
     /// A completion queue can serve 65,536 queues.
     #[error("the completion queue already serves 65536 queues")]
@@ -85,6 +92,14 @@ fn in_brackets(hint: &str) -> String {
         String::new()
     } else {
         format!(" ({hint})")
+    }
+}
+
+fn left_over(count: u64) -> String {
+    if count == 0 {
+        ": ".to_owned()
+    } else {
+        format!(", {count} of them left by destroyed ones: poll it empty and try again, or else ")
     }
 }
 

@@ -165,7 +165,7 @@ fn a_refused_registration_names_the_limits_and_returns_the_memory() {
 fn buffers_of_a_queue_pair_that_cannot_be_destroyed_are_leaked() {
     let ctx = open(|api| api.ibv_destroy_qp = destroy_qp);
     let pd = ctx.alloc_pd().unwrap();
-    let cq = ctx.cq(256).build().unwrap();
+    let cq = ctx.cq(512).build().unwrap();
     let alive = Arc::new(());
     let posted = || {
         let (_, tx, mut rx) = pd
@@ -198,6 +198,65 @@ fn buffers_of_a_queue_pair_that_cannot_be_destroyed_are_leaked() {
     // Refused at both attempts.
     assert_eq!(Arc::strong_count(&alive), 3);
     fail_after(u32::MAX);
+}
+
+/// As devices that leave the completions of a destroyed queue pair where they are: it is broken, and stays.
+unsafe extern "C" fn abandon_qp(_: *mut ibv_qp) -> c_int {
+    0
+}
+
+#[test]
+fn completions_of_a_destroyed_queue_pair_do_not_crowd_out_its_successors() {
+    let ctx = open(|api| api.ibv_destroy_qp = abandon_qp);
+    let pd = ctx.alloc_pd().unwrap();
+    let mut cq = ctx.cq(60).build().unwrap();
+    let hang = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let buf = || pd.register(vec![0; 8]).unwrap();
+    let mut stale = 0;
+    for round in 0..3u32 {
+        let builder = pd.rc(&cq).send_depth(20).recv_depth(40);
+        let ready = if round == 0 {
+            builder.build().unwrap()
+        } else {
+            let e = builder.clone().build().unwrap_err();
+            assert!(matches!(e, Error::CqTooSmall { leftover: 60, .. }), "{e}");
+            // All of them, however late this device flushes in its asynchronous mode; and then it is empty.
+            while stale < 60 * round {
+                assert!(std::time::Instant::now() < hang, "{stale} in {round}");
+                stale += u32::from(cq.poll().unwrap().is_some());
+            }
+            assert!(cq.poll().unwrap().is_none());
+            builder.build().unwrap()
+        };
+        let own = ready.endpoint();
+        let (mut tx, mut rx) = ready
+            .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+            .unwrap();
+        (0..40).for_each(|_| rx.post(buf()).unwrap());
+        (0..20).for_each(|_| tx.send(buf()).signaled().post().unwrap());
+        if round < 2 {
+            let (sends, receives) = destroy(tx, rx).unwrap();
+            assert_eq!((sends.len(), receives.len()), (20, 40));
+            continue;
+        }
+        let (mut sent, mut received) = (0, 0);
+        while (sent, received) != (20, 20) {
+            assert!(std::time::Instant::now() < hang, "{sent} and {received}");
+            let Some(completion) = cq.poll().unwrap() else {
+                continue;
+            };
+            if completion.queue() == rx.id() {
+                let _ = rx.redeem(completion).unwrap().unwrap();
+                received += 1;
+            } else {
+                let mut done = tx.retire(completion).unwrap();
+                while let Some((_, result)) = tx.take(&mut done) {
+                    result.unwrap();
+                    sent += 1;
+                }
+            }
+        }
+    }
 }
 
 #[test]

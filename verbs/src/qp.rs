@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use crate::cq::CqShared;
 use crate::errno;
 use crate::ring::Ring;
+use crate::tags::Stopped;
 use crate::{DestroyError, Pd, QueueId, RecvQueue, SendQueue, Wc, WcError};
 
 /// What the completion of a work request said.
@@ -43,6 +44,16 @@ pub(crate) struct Limits {
 pub(crate) struct Place {
     pub(crate) tag: u16,
     pub(crate) first: u64,
+}
+
+impl Place {
+    /// Where a queue stops that never had work.
+    pub(crate) fn untouched(self) -> Stopped {
+        Stopped {
+            next: self.first,
+            in_flight: 0,
+        }
+    }
 }
 
 /// The queue pair, and what must outlive it.
@@ -130,10 +141,9 @@ impl QpCore {
         self.modify(qp, &mut attr, mask::IBV_QP_STATE)
     }
 
-    /// Destroys the queue pair, after which the device touches no memory for it. `next` are the sequence numbers its queues
-    /// would use next. Success when it is destroyed already.
+    /// Destroys the queue pair, after which the device touches no memory for it. Success when it is destroyed already.
     #[doc(alias = "ibv_destroy_qp")]
-    fn destroy(&self, next_send: u64, next_recv: u64) -> io::Result<()> {
+    fn destroy(&self, send: Stopped, recv: Stopped) -> io::Result<()> {
         let mut state = self.state.lock();
         let State::Alive(qp) = *state else {
             return Ok(());
@@ -145,9 +155,9 @@ impl QpCore {
         *state = State::Destroyed;
         drop(state);
         self.send_cq
-            .release_tag(self.send.tag, next_send, self.limits.send_depth);
+            .release_tag(self.send.tag, self.limits.send_depth, send);
         self.recv_cq
-            .release_tag(self.recv.tag, next_recv, self.limits.recv_depth);
+            .release_tag(self.recv.tag, self.limits.recv_depth, recv);
         Ok(())
     }
 
@@ -161,7 +171,10 @@ impl QpCore {
 impl Drop for QpCore {
     /// For a queue pair that never had queues; else it is done already.
     fn drop(&mut self) {
-        if self.destroy(self.send.first, self.recv.first).is_err() {
+        if self
+            .destroy(self.send.untouched(), self.recv.untouched())
+            .is_err()
+        {
             self.leak();
         }
     }
@@ -221,7 +234,7 @@ impl<S: Send + 'static, R: Send + 'static> Shared<S, R> {
 impl<S, R> Drop for Shared<S, R> {
     fn drop(&mut self) {
         let (send, recv) = (self.send.get_mut(), self.recv.get_mut());
-        match self.core.destroy(send.next_seq(), recv.next_seq()) {
+        match self.core.destroy(send.stopped(), recv.stopped()) {
             // SAFETY: dropped here only, and the device has given the memory up.
             Ok(()) => unsafe {
                 ManuallyDrop::drop(send);
@@ -286,6 +299,10 @@ impl<T> Half<T> {
 ///
 /// Dropping both halves destroys it as well, and drops the values.
 ///
+/// Completions of what was in flight may stay in the completion queue; they fit no queue any more, and
+/// [`retire`](SendQueue::retire) and [`redeem`](RecvQueue::redeem) refuse them. Their room is free for other queue pairs once the
+/// completion queue was polled empty.
+///
 /// # Errors
 /// [`DestroyError`] when the halves do not belong together (both are dropped then), or the device refuses; in that case
 /// whatever it may still use is leaked, unless a second attempt, made right away, succeeds and drops it.
@@ -301,9 +318,9 @@ pub fn destroy<S: Send + 'static, R: Send + 'static>(
             recv: recv.core().qp_num(),
         });
     }
-    let (next_send, next_recv) = (send.ring().next_seq(), recv.ring().next_seq());
+    let (end_send, end_recv) = (send.ring().stopped(), recv.ring().stopped());
     send.core()
-        .destroy(next_send, next_recv)
+        .destroy(end_send, end_recv)
         .map_err(DestroyError::Refused)?;
     Ok((send.ring().drain(), recv.ring().drain()))
 }

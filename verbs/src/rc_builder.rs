@@ -148,7 +148,8 @@ impl RcBuilder {
     }
 
     /// Allows the queues on a completion queue to be deeper, in sum, than it is. The user then sees to it that never more
-    /// completions are outstanding than fit: an overflow breaks the completion queue and all queue pairs on it.
+    /// completions are outstanding than fit: an overflow breaks the completion queue and all queue pairs on it, or
+    /// loses completions silently.
     pub fn overcommit_cq(mut self, allow: bool) -> RcBuilder {
         self.overcommit = allow;
         self
@@ -201,7 +202,8 @@ impl RcBuilder {
     /// Creates the queue pair, in the state INIT: receives can be posted, nothing can be sent yet.
     ///
     /// # Errors
-    /// When an attribute is out of range, the completion queue too small or of another device, or the device refuses.
+    /// When an attribute is out of range, the completion queue too small or of another device, or the device refuses. In place
+    /// of a queue pair that was just destroyed, poll the completion queue empty first: see [`Error::CqTooSmall`].
     #[doc(alias = "ibv_create_qp")]
     pub fn build(self) -> Result<RcReady, Error> {
         let limits = self.limits()?;
@@ -323,7 +325,7 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.cq
-            .release_tag(self.place.tag, self.place.first, self.depth);
+            .release_tag(self.place.tag, self.depth, self.place.untouched());
     }
 }
 

@@ -13,6 +13,8 @@
 //! Only values below `retired` can be taken, and only the completion of a slot in flight moves `retired`, whatever token or completion asks: that is the whole of the argument that a
 //! stale, repeated or foreign completion never yields memory in flight.
 
+use crate::tags::Stopped;
+
 /// Bits of a sequence number; the rest of a work request's id is the queue's tag.
 pub(crate) const SEQ_BITS: u32 = 48;
 /// Sequence numbers are counted modulo this plus one.
@@ -115,10 +117,12 @@ impl<T, O> Ring<T, O> {
         distance(self.base, self.retired) as u32
     }
 
-    /// Sequence number of the next value.
-    #[inline]
-    pub(crate) fn next_seq(&self) -> u64 {
-        self.next
+    /// Where it would stop now.
+    pub(crate) fn stopped(&self) -> Stopped {
+        Stopped {
+            next: self.next,
+            in_flight: self.in_flight(),
+        }
     }
 
     /// Room for the next value, unless the ring is full.

@@ -66,7 +66,7 @@ fn the_sequence_wraps_without_a_gap() {
         assert!(r.retire(seq, ()));
         assert_eq!(r.pop(seq), Some((v, Some(()))));
     }
-    assert_eq!(r.next_seq(), 98);
+    assert_eq!(r.stopped().next, 98);
 }
 
 #[test]

@@ -4,6 +4,11 @@
 //! tag is used again after its queue was destroyed; its sequence then goes on where that queue stopped, so that an entry left
 //! over from the old queue lies outside the new queue's window. A pair of tag and sequence does not repeat for 300 days at ten
 //! million requests a second.
+//!
+//! What a queue has claimed of the completion queue's room comes back in two steps. Entries of a destroyed queue may still lie
+//! in the completion queue, as many as it had work in flight: some devices remove them, others do not, and
+//! `ibv_destroy_qp(3)` promises neither. Room for these is given back when the completion queue was polled empty, since a
+//! successor's completions could otherwise overflow it.
 
 use std::collections::VecDeque;
 
@@ -15,6 +20,15 @@ pub(crate) struct Tag {
     pub(crate) first: u64,
 }
 
+/// Where a queue stopped when it was destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    /// The sequence number it would have used next.
+    pub(crate) next: u64,
+    /// Work requests whose completions were not taken note of: no more entries can be left.
+    pub(crate) in_flight: u32,
+}
+
 /// Tags free and given out, and the capacity their queues have claimed.
 #[derive(Default)]
 pub(crate) struct Tags {
@@ -23,6 +37,10 @@ pub(crate) struct Tags {
     /// Tags never given out start here.
     fresh: u32,
     claimed: u64,
+    /// Entries that destroyed queues may have left, at most.
+    leftover: u64,
+    /// Destroyed queues that may have left any; counts up.
+    departed: u64,
 }
 
 impl Tags {
@@ -39,21 +57,70 @@ impl Tags {
         Some(tag)
     }
 
-    /// Takes the tag of a destroyed queue back; `next` is the sequence number it would have used.
-    pub(crate) fn release(&mut self, tag: u16, next: u64, depth: u32) {
+    /// Takes the tag of a destroyed queue of `depth` back, and notes what it left.
+    pub(crate) fn release(&mut self, tag: u16, depth: u32, end: Stopped) {
         self.claimed -= u64::from(depth);
-        self.free.push_back(Tag { tag, first: next });
+        self.free.push_back(Tag {
+            tag,
+            first: end.next,
+        });
+        if end.in_flight > 0 {
+            self.leftover += u64::from(end.in_flight);
+            self.departed += 1;
+        }
+    }
+
+    /// The completion queue was empty at a time when the first `departed` queues had gone.
+    ///
+    /// Does nothing when more have gone since, the next time will tell: sums for each of them would be more than this is worth.
+    pub(crate) fn settle(&mut self, departed: u64) {
+        if self.departed == departed {
+            self.leftover = 0;
+        }
     }
 
     /// Completions that all queues together can have outstanding.
     pub(crate) fn claimed(&self) -> u64 {
         self.claimed
     }
+
+    /// Entries that destroyed queues may have left in the completion queue, at most.
+    pub(crate) fn leftover(&self) -> u64 {
+        self.leftover
+    }
+
+    /// How many queues have gone and left any.
+    pub(crate) fn departed(&self) -> u64 {
+        self.departed
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn stopped(next: u64, in_flight: u32) -> Stopped {
+        Stopped { next, in_flight }
+    }
+
+    #[test]
+    fn what_a_queue_left_counts_until_the_completion_queue_was_empty_without_it() {
+        let mut tags = Tags::default();
+        let [a, b, c] = [(); 3].map(|()| tags.acquire(10).unwrap().tag);
+        tags.release(a, 10, stopped(4, 4));
+        assert_eq!((tags.claimed(), tags.leftover()), (20, 4));
+        // A look that began before this one went says nothing about it.
+        let before = tags.departed();
+        tags.release(b, 10, stopped(9, 3));
+        tags.settle(before);
+        assert_eq!((tags.claimed(), tags.leftover()), (10, 7));
+        tags.settle(tags.departed());
+        assert_eq!((tags.claimed(), tags.leftover()), (10, 0));
+        // One that left nothing need not be waited for.
+        let before = tags.departed();
+        tags.release(c, 10, stopped(9, 0));
+        assert_eq!((tags.departed(), tags.leftover()), (before, 0));
+    }
 
     #[test]
     fn a_tag_goes_on_where_its_last_queue_stopped() {
@@ -62,7 +129,7 @@ mod tests {
         let b = tags.acquire(20).unwrap();
         assert_ne!(a.tag, b.tag);
         assert_eq!(tags.claimed(), 30);
-        tags.release(a.tag, 77, 10);
+        tags.release(a.tag, 10, stopped(77, 0));
         assert_eq!(tags.claimed(), 20);
         assert_eq!(
             tags.acquire(1),
@@ -80,7 +147,7 @@ mod tests {
             assert_eq!(tags.acquire(1).unwrap().tag, want);
         }
         assert_eq!(tags.acquire(1), None);
-        tags.release(9, 5, 1);
+        tags.release(9, 1, stopped(5, 0));
         assert_eq!(tags.acquire(1), Some(Tag { tag: 9, first: 5 }));
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use verbs::{Access, PostErrorKind, WcStatus};
+use verbs::{Access, Cq, PostErrorKind, WcStatus};
 
 #[test]
 fn a_full_queue_refuses_and_only_a_completion_makes_room() {
@@ -236,12 +236,68 @@ fn a_completion_queue_that_could_overflow_is_refused() {
     let first = build(room - 2).build().unwrap();
     let e = build(2).build().unwrap_err();
     assert!(
-        matches!(e, verbs::Error::CqTooSmall { depth, claimed } if depth == room.into() && claimed > depth),
+        matches!(e, verbs::Error::CqTooSmall { depth, claimed, leftover: 0 } if depth == room.into() && claimed > depth),
         "{e}"
     );
     build(2).overcommit_cq(true).build().unwrap();
     drop(first);
     build(room - 2).build().unwrap();
+}
+
+#[test]
+fn what_a_destroyed_queue_pair_may_have_left_takes_room_until_the_queue_was_empty() {
+    let ctx = soft0();
+    let pd = ctx.alloc_pd().unwrap();
+    let mut cq = ctx.cq(60).build().unwrap();
+    let depth = cq.depth();
+    let build = |cq: &Cq| pd.rc(cq).send_depth(depth - 40).recv_depth(40).build();
+    let posted = |cq: &Cq, count: u8| {
+        let ready = build(cq).unwrap();
+        let own = ready.endpoint();
+        let (tx, mut rx) = ready.connect::<Buf, Buf>(&own).unwrap();
+        for _ in 0..count {
+            rx.post(room(&pd, 8)).unwrap();
+        }
+        (tx, rx)
+    };
+    // Nothing in flight, nothing left.
+    let (tx, rx) = posted(&cq, 0);
+    verbs::destroy(tx, rx).unwrap();
+    let (tx, rx) = posted(&cq, 40);
+    verbs::destroy(tx, rx).unwrap();
+    let e = build(&cq).unwrap_err();
+    assert!(
+        matches!(e, verbs::Error::CqTooSmall { claimed, leftover: 40, .. } if claimed == u64::from(depth) + 40),
+        "{e}"
+    );
+    assert!(
+        e.to_string().contains("40 of them left by destroyed ones"),
+        "{e}"
+    );
+    // What fits beside it does.
+    drop(pd.rc(&cq).send_depth(1).recv_depth(1).build().unwrap());
+    while cq.poll().unwrap().is_some() {}
+
+    // All that was taken note of has left the queue, too.
+    let (mut tx, rx) = posted(&cq, 20);
+    for n in 0..20 {
+        let wr = tx.send(buf(&pd, &[n]));
+        if n == 19 { wr.signaled() } else { wr }.post().unwrap();
+    }
+    let mut end = End { cq, tx, rx };
+    let (mut sent, mut received) = (0, 0);
+    while sent + received < 40 {
+        let wc = next(&mut end.cq);
+        if wc.queue() == end.tx.id() {
+            let mut done = end.tx.retire(wc).unwrap();
+            sent += std::iter::from_fn(|| end.tx.take(&mut done)).count();
+        } else {
+            let _ = end.rx.redeem(wc).unwrap().unwrap();
+            received += 1;
+        }
+    }
+    verbs::destroy(end.tx, end.rx).unwrap();
+    build(&end.cq).unwrap();
 }
 
 #[test]
