@@ -4,6 +4,10 @@ mod cli;
 mod demo;
 mod devices;
 mod output;
+mod placement;
+mod process;
+mod quantile;
+mod spinning;
 mod version;
 
 use clap::Parser;

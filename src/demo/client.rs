@@ -11,7 +11,6 @@ use verbatim::rpc::{Client, Deadline};
 use verbatim::verbs::Device;
 
 use super::latency::{self, Percentiles, ROUNDS, SIZES};
-use super::placement::{self, End};
 use super::progress::Progress;
 use super::report::Outcome;
 use super::transfer::{read_back, send};
@@ -19,6 +18,7 @@ use super::wire::ECHO;
 use super::{CALL_LIMIT_MS, socket_echo, tree};
 use crate::cli::ClientArgs;
 use crate::output;
+use crate::placement::{self, End};
 
 /// Memory for the pieces that are on their way, in either direction, bytes.
 const MEMORY: u64 = 256 << 20;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
+use crate::quantile::nearest_rank;
+
 /// Message sizes measured, bytes.
 pub const SIZES: [usize; 2] = [64, 4096];
 /// Rounds of each transport and size; transports take turns, so that both meet the same machine.
@@ -48,12 +50,10 @@ pub fn round<E>(samples: &mut Vec<u64>, mut echo: impl FnMut() -> Result<(), E>)
 /// Sums up samples in nanoseconds; there must be one at least.
 pub fn percentiles(size: usize, mut samples: Vec<u64>) -> Percentiles {
     samples.sort_unstable();
-    // Nearest rank: the smallest sample that the given share of all does not exceed.
-    let rank = |percent: usize| samples[(samples.len() * percent).div_ceil(100).max(1) - 1];
     Percentiles {
         size,
-        p50_ns: rank(50),
-        p99_ns: rank(99),
+        p50_ns: nearest_rank(&samples, 50),
+        p99_ns: nearest_rank(&samples, 99),
         count: samples.len(),
     }
 }

@@ -5,8 +5,6 @@
 
 mod client;
 mod latency;
-mod placement;
-mod process;
 mod progress;
 mod report;
 mod safe_path;
@@ -26,7 +24,7 @@ use std::time::Duration;
 
 use crate::cli::DemoArgs;
 use crate::output::{self, JsonTarget};
-use process::{Event, Process, Signals};
+use crate::process::{self, Event, Process, Signals};
 use report::{Outcome, Report};
 use scratch::Scratch;
 

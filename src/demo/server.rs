@@ -10,13 +10,13 @@ use verbatim::mempool::{Budget, BudgetKind, Kind, Pool};
 use verbatim::rpc::{Code, Request, Responder, Server};
 use verbatim::verbs::Device;
 
-use super::placement::{self, End};
 use super::safe_path::Root;
 use super::socket_echo;
 use super::store::{Store, read_piece};
 use super::wire::{ECHO, GET, GetHead, PUT, PutHead, PutReply};
 use crate::cli::ServerArgs;
 use crate::output;
+use crate::placement::{self, End};
 
 /// Memory for requests and replies that are on their way, bytes.
 const MEMORY: u64 = 256 << 20;

@@ -5,14 +5,9 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use super::latency;
-
-/// How long a spinning reader waits before it lets others run between two looks, if there is a processor for
-/// each end. The answer is there long before, unless other work takes the processors.
-const SPIN: Duration = Duration::from_micros(50);
+use crate::spinning::{read_spinning, write_spinning};
 
 /// Longest message, bytes.
 const MAX: usize = 64 << 10;
@@ -59,56 +54,6 @@ pub fn round(socket: &mut UnixStream, size: usize, samples: &mut Vec<u64>) -> io
     })?;
     message[0] = 0;
     write_spinning(socket, &message)
-}
-
-fn read_spinning(socket: &mut UnixStream, mut into: &mut [u8]) -> io::Result<()> {
-    let mut patience = Patience::new();
-    while !into.is_empty() {
-        match socket.read(into) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(n) => into = &mut into[n..],
-            Err(e) if e.kind() == ErrorKind::WouldBlock => patience.wait(),
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-fn write_spinning(socket: &mut UnixStream, mut from: &[u8]) -> io::Result<()> {
-    let mut patience = Patience::new();
-    while !from.is_empty() {
-        match socket.write(from) {
-            Ok(n) => from = &from[n..],
-            Err(e) if e.kind() == ErrorKind::WouldBlock => patience.wait(),
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// Spins at first, then yields the processor between two looks.
-struct Patience {
-    since: Option<Instant>,
-}
-
-impl Patience {
-    fn new() -> Patience {
-        Patience { since: None }
-    }
-
-    fn wait(&mut self) {
-        static LIMIT: LazyLock<Duration> = LazyLock::new(|| {
-            let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            if processors > 1 { SPIN } else { Duration::ZERO }
-        });
-        if self.since.get_or_insert_with(Instant::now).elapsed() < *LIMIT {
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
-    }
 }
 
 #[cfg(test)]

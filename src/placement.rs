@@ -1,8 +1,10 @@
-//! Where the two ends run while round trips are measured.
+//! Where the two ends run while they are measured.
 //!
 //! With few processors the scheduler likes to keep two processes that talk to each other on the same one, where each
-//! waits for the other to be preempted. Then each end gets one of its own, for both transports alike. With many, the
-//! scheduler is left alone.
+//! waits for the other to be preempted. Then each end gets one of its own, for all transports alike. With many, the
+//! demonstration leaves the scheduler alone; the benchmark never does.
+
+use std::sync::LazyLock;
 
 /// Up to so many processors there is no free one to count on.
 const FEW: usize = 4;
@@ -10,23 +12,42 @@ const FEW: usize = 4;
 /// One of the two processes.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
-    /// Sends the echo's request.
+    /// Sends first.
     Client = 0,
-    /// Answers it.
+    /// Answers.
     Server = 1,
 }
 
 /// Binds the calling thread to the processor of its end, if there are two to four that may be used. What the kernel
 /// refuses is left as it is.
 pub fn bind(end: End) {
+    let _ = processors();
     let allowed = allowed();
     if (2..=FEW).contains(&allowed.len()) {
         bind_to(allowed[end as usize]);
     }
 }
 
+/// Binds the calling thread to the processor of its end, if there are two that may be used, however many there are. The
+/// children of a thread that is bound are so, too.
+#[allow(dead_code, reason = "for the benchmark")]
+pub fn bind_always(end: End) {
+    let _ = processors();
+    let allowed = allowed();
+    if allowed.len() >= 2 {
+        bind_to(allowed[end as usize]);
+    }
+}
+
+/// How many processors this process can use, whatever its threads were bound to since.
+pub fn processors() -> usize {
+    static COUNT: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *COUNT
+}
+
 /// Processors that the calling thread may run on.
-fn allowed() -> Vec<usize> {
+pub fn allowed() -> Vec<usize> {
     // SAFETY: a set is plain bits, for which zero is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is writable for the size given.
@@ -70,5 +91,12 @@ mod tests {
         } else {
             assert_eq!(bound, [before.clone(), before]);
         }
+        let total = processors();
+        std::thread::spawn(move || {
+            bind(End::Server);
+            assert_eq!(processors(), total);
+        })
+        .join()
+        .unwrap();
     }
 }

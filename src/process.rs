@@ -1,4 +1,4 @@
-//! The two child processes: how they are started, watched and ended.
+//! The child processes of a command: how they are started, watched and ended.
 //!
 //! Each child is this program again, with a hidden subcommand. It is killed when its handle is dropped and,
 //! by the kernel, when the process that started it dies. Its standard output is a pipe whose end tells that
