@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ibverbs_sys::{
-    Api, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    Api, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_init_attr, ibv_qp_state,
 };
 
@@ -49,6 +50,43 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 unsafe extern "C" fn reg_mr(_: *mut ibv_pd, _: *mut c_void, _: usize, _: c_int) -> *mut ibv_mr {
     set_errno(libc::ENOMEM);
     std::ptr::null_mut()
+}
+
+unsafe extern "C" fn no_list(_: *mut c_int) -> *mut *mut ibv_device {
+    set_errno(BEFORE.get() as c_int);
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn empty_list(len: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: the caller's own.
+    unsafe { *len = 0 };
+    NonNull::dangling().as_ptr()
+}
+
+unsafe extern "C" fn free_nothing(_: *mut *mut ibv_device) {}
+
+#[test]
+fn people_are_told_why_there_is_no_hardware() {
+    let why = |change: fn(&mut Api)| {
+        let mut api = *softverbs::api();
+        change(&mut api);
+        list::hardware(Box::leak(Box::new(api))).err().unwrap()
+    };
+    BEFORE.set(libc::ENOSYS as u32);
+    let text = why(|api| api.ibv_get_device_list = no_list);
+    assert!(text.contains("the kernel has no RDMA support loaded"));
+    assert!(
+        !text.contains("not implemented") && !text.contains("ibv_get"),
+        "{text}"
+    );
+    BEFORE.set(libc::EACCES as u32);
+    let text = why(|api| api.ibv_get_device_list = no_list);
+    assert!(text.contains("ibv_get_device_list failed: Permission"));
+    let text = why(|api| {
+        api.ibv_get_device_list = empty_list;
+        api.ibv_free_device_list = free_nothing;
+    });
+    assert!(text.contains("finds no hardware"), "{text}");
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -304,6 +342,32 @@ fn a_failed_state_change_says_what_was_tried() {
         }
     }
     fail_after(u32::MAX);
+}
+
+#[test]
+fn who_meets_peers_elsewhere_learns_where_this_process_does() {
+    let ctx = open(|_| ());
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(1024).build().unwrap();
+    let ready = pd.rc(&cq).build().unwrap();
+    let own = ready.endpoint();
+    // As that of a process with another VERBATIM_DIR: of the same form, and not this one's.
+    let mut gid = own.gid();
+    gid.0[14] ^= 1;
+    let peer = Endpoint::new(own.qpn(), own.psn(), own.lid(), gid, own.mtu(), 16).unwrap();
+    let e = ready
+        .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&peer)
+        .unwrap_err();
+    assert!(
+        matches!(&e, ConnectError::Modify { source, .. } if source.raw_os_error() == Some(libc::ENETUNREACH)),
+        "{e}"
+    );
+    let place = softverbs::meeting_place().unwrap();
+    let text = e.to_string();
+    assert!(
+        text.contains(&place) && text.contains("VERBATIM_DIR to one folder"),
+        "{text}"
+    );
 }
 
 #[test]

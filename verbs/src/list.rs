@@ -61,14 +61,9 @@ pub(crate) fn all() -> Result<(Vec<Device>, Vec<String>), OpenError> {
     let (mut devices, mut notes) = (Vec::new(), Vec::new());
     match Api::system() {
         Err(e) => notes.push(format!("no hardware can be used: {e}")),
-        // Without the kernel's part there is no list, which is not an error for those who only want soft0.
-        Ok(api) => match DeviceList::new(api) {
-            Err(Error::Verb { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => {
-                notes.push("no hardware can be used: the kernel's RDMA support is not loaded (module ib_uverbs)".to_owned());
-            }
-            Err(e) => notes.push(format!("no hardware can be used: {e}")),
-            Ok(list) if list.len == 0 => notes.push("libibverbs finds no hardware".to_owned()),
+        Ok(api) => match hardware(api) {
             Ok(list) => add(&mut devices, list, DeviceKind::Hardware),
+            Err(note) => notes.push(note),
         },
     }
     #[cfg(feature = "soft")]
@@ -80,6 +75,21 @@ pub(crate) fn all() -> Result<(Vec<Device>, Vec<String>), OpenError> {
     #[cfg(not(feature = "soft"))]
     notes.push("soft0 is not built in (feature \"soft\")".to_owned());
     Ok((devices, notes))
+}
+
+/// What libibverbs finds, or a sentence for people on why that is nothing.
+pub(crate) fn hardware(api: &'static Api) -> Result<DeviceList, String> {
+    match DeviceList::new(api) {
+        Ok(list) if list.len == 0 => Err("libibverbs finds no hardware".to_owned()),
+        Ok(list) => Ok(list),
+        // Nothing that went wrong, as the error's own text would have it: most hosts are like this.
+        Err(Error::Verb { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => Err(
+            "no hardware can be used: the kernel has no RDMA support loaded (there is no /sys/class/infiniband_verbs; module \
+             ib_uverbs)"
+                .to_owned(),
+        ),
+        Err(e) => Err(format!("no hardware can be used: {e}")),
+    }
 }
 
 /// The devices of a table, for tests that tamper with it.

@@ -45,6 +45,9 @@ pub enum PostErrorKind {
         /// Bytes of the remote region.
         remote: u64,
     },
+    /// A READ on a connection that has room for none, because [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) is 0 on one
+    /// of its sides, or a device answers none. Some devices would accept it and never complete it.
+    NoReads,
     /// The device refused, with this errno.
     Device {
         /// `EINVAL`: the queue pair is not in a state to send; `ENOMEM`: the device's own queue is full.
@@ -86,6 +89,9 @@ impl fmt::Display for PostErrorKind {
             PostErrorKind::RemoteTooSmall { len, remote } => {
                 write!(f, "{len} bytes for a remote region of {remote}")
             }
+            PostErrorKind::NoReads => f.write_str(
+                "the connection has room for no READ: build both sides with RcBuilder::rd_atomic of at least 1",
+            ),
             PostErrorKind::Device { errno } => {
                 let hint = match errno {
                     libc::EINVAL => " (is the queue pair connected?)",

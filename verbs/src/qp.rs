@@ -14,6 +14,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
 use parking_lot::Mutex;
@@ -66,6 +67,8 @@ pub(crate) struct QpCore {
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     pd: Pd,
+    /// Connected with room for no READ, on this side or on the peer's.
+    no_reads: AtomicBool,
 }
 
 enum State {
@@ -98,6 +101,7 @@ impl QpCore {
             send_cq,
             recv_cq,
             pd,
+            no_reads: AtomicBool::new(false),
         }
     }
 
@@ -107,6 +111,18 @@ impl QpCore {
 
     pub(crate) fn pd(&self) -> &Pd {
         &self.pd
+    }
+
+    /// Notes that the connection has room for no READ; before the queue pair can send.
+    pub(crate) fn forbid_reads(&self) {
+        self.no_reads.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a READ posted now would be started; before connecting it is not known, and the device refuses all work.
+    ///
+    /// Relaxed: whoever posts knows from the one who connected that it is done.
+    pub(crate) fn starts_reads(&self) -> bool {
+        !self.no_reads.load(Ordering::Relaxed)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -132,7 +148,7 @@ impl QpCore {
         errno::check(unsafe { (self.pd.api().ibv_modify_qp)(qp, attr, what.0 as i32) })
     }
 
-    /// Everything posted and not completed, and whatever is posted from now on, completes with an error.
+    /// Everything posted and not completed completes with an error. So does whatever is posted from now on, sooner or later.
     pub(crate) fn set_error(&self, qp: *mut ibv_qp) -> io::Result<()> {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_ERR,

@@ -111,6 +111,10 @@ impl RcBuilder {
     }
 
     /// How often a send is repeated when the peer has no receive posted, 0 to 6; 7, the default, is without limit.
+    ///
+    /// Not a substitute for flow control: devices have been seen (Soft-RoCE) to count the wait for a receive as silence of the
+    /// peer, and to give up with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) once it lasts longer than about
+    /// ([`retry_cnt`](Self::retry_cnt) + 1) times [`timeout`](Self::timeout), half a second by default.
     pub fn rnr_retry(mut self, count: u8) -> RcBuilder {
         self.rnr_retry = count;
         self
@@ -135,7 +139,8 @@ impl RcBuilder {
         self
     }
 
-    /// READs and atomics that can be under way in each direction. Default 16; as much of it as the devices have.
+    /// READs and atomics that can be under way in each direction. Default 16; as much of it as the devices have. With 0 on
+    /// either side, READs in both directions are [refused](crate::PostErrorKind::NoReads).
     pub fn rd_atomic(mut self, count: u8) -> RcBuilder {
         self.rd_atomic = count;
         self

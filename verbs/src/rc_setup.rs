@@ -179,13 +179,17 @@ impl RcSetup {
 
     fn to_rts(&self, core: &QpCore, qp: *mut ibv_qp, peer: &Endpoint) -> Result<(), ConnectError> {
         let a = &self.attributes;
+        let reads = a.initiator_depth.min(peer.rd_atomic());
+        if reads == 0 {
+            core.forbid_reads();
+        }
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
             timeout: a.timeout,
             retry_cnt: a.retry_cnt,
             rnr_retry: a.rnr_retry,
             sq_psn: self.endpoint.psn(),
-            max_rd_atomic: a.initiator_depth.min(peer.rd_atomic()),
+            max_rd_atomic: reads,
             ..Default::default()
         };
         let what = mask(
@@ -201,7 +205,8 @@ impl RcSetup {
                 from: "RTR",
                 to: "RTS",
                 attributes: "STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, SQ_PSN, MAX_QP_RD_ATOMIC",
-                hint: "the device may not take one of the retry or depth values: try the defaults",
+                hint: "the device may not take one of the retry or depth values: try the defaults"
+                    .to_owned(),
                 source,
                 local: self.local(core),
                 peer: peer.to_string(),
@@ -217,14 +222,17 @@ impl fmt::Debug for RcSetup {
     }
 }
 
-fn rtr_hint(kind: DeviceKind, e: &io::Error) -> &'static str {
-    match (kind, e.raw_os_error()) {
+fn rtr_hint(kind: DeviceKind, e: &io::Error) -> String {
+    let hint = match (kind, e.raw_os_error()) {
         (DeviceKind::Soft, Some(libc::EPERM | libc::EACCES)) => {
             "the system does not let this process reach the peer's memory: both must belong to one user, and ptrace between them \
              must be allowed"
         }
         (DeviceKind::Soft, _) => {
-            "soft0 reaches live processes of this user on this host, with the same VERBATIM_DIR, only"
+            return format!(
+                "soft0 reaches only live processes of this user on this host that meet in the same folder{}",
+                meeting_place()
+            );
         }
         (_, Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH)) => {
             "the peer's GID could not be resolved from this one: both must be of one kind and network; name another with \
@@ -235,5 +243,17 @@ fn rtr_hint(kind: DeviceKind, e: &io::Error) -> &'static str {
              VERBATIM_DEVICE=name:port:gid"
         }
         _ => "see the kernel's log for what the driver says",
+    };
+    hint.to_owned()
+}
+
+/// Where this process meets others on soft0, so that both sides of a failure can be compared.
+fn meeting_place() -> String {
+    #[cfg(feature = "soft")]
+    if let Ok(place) = softverbs::meeting_place() {
+        return format!(
+            ": this one meets others {place}; if the peer's is another, set VERBATIM_DIR to one folder for both"
+        );
     }
+    String::new()
 }

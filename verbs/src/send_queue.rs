@@ -115,6 +115,9 @@ impl<T: Send + 'static> SendQueue<T> {
     }
 
     /// Reads from the peer's memory, from the start of `remote`, as much as `into` has room for.
+    ///
+    /// Needs [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) of at least 1 on both sides, else posting it is
+    /// [refused](PostErrorKind::NoReads).
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
     pub fn read<S: StoredAs<T>>(
@@ -137,6 +140,10 @@ impl<T: Send + 'static> SendQueue<T> {
         list: &mut SgeList,
         op: Op,
     ) -> Result<(), PostError<T>> {
+        // First, because it will not change: devices take such a READ and never start it.
+        if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ && !self.half.core().starts_reads() {
+            return Err(PostError::new(PostErrorKind::NoReads, value));
+        }
         let (qp, id) = (self.half.qp, self.half.id);
         let ring = self.half.ring();
         let (depth, untaken) = (ring.depth(), ring.retired_untaken());
@@ -233,6 +240,10 @@ impl<T: Send + 'static> SendQueue<T> {
 
     /// Drives the queue pair to the error state: everything in both queues completes, what was not done with
     /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the connection is over.
+    ///
+    /// Do not wait for what is posted later: by the specification it completes in the same way, but devices whose library posts
+    /// receives without telling the kernel (Soft-RoCE) do not notice a receive before something else happens to the queue pair.
+    /// [`destroy`](crate::destroy) gives it back in any case.
     ///
     /// # Errors
     /// When the device refuses.
