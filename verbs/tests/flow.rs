@@ -8,7 +8,7 @@ use verbs::{Access, Cq, PostErrorKind, WcStatus};
 
 #[test]
 fn a_full_queue_refuses_and_only_a_completion_makes_room() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.send_depth(4).recv_depth(8));
     for _ in 0..8 {
         b.rx.post(room(&pd, 8)).unwrap();
@@ -71,7 +71,7 @@ fn a_full_queue_refuses_and_only_a_completion_makes_room() {
 
 #[test]
 fn a_thousand_times_round_the_ring_with_one_signal_in_eight() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.send_depth(16).recv_depth(16));
     let mut free: Vec<_> = (0..16).map(|_| buf(&pd, &[0; 4])).collect();
     for _ in 0..16 {
@@ -96,7 +96,7 @@ fn a_thousand_times_round_the_ring_with_one_signal_in_eight() {
 
 #[test]
 fn completions_belong_to_one_queue_and_are_redeemed_once() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair(&pd);
     let (mut c, mut d) = pair(&pd);
     for end in [&mut b, &mut d] {
@@ -121,7 +121,7 @@ fn completions_belong_to_one_queue_and_are_redeemed_once() {
 
 #[test]
 fn a_late_completion_is_stale_and_an_old_token_yields_nothing() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair(&pd);
     for i in 0..3u8 {
         b.rx.post(room(&pd, 8)).unwrap();
@@ -140,7 +140,7 @@ fn a_late_completion_is_stale_and_an_old_token_yields_nothing() {
 
 #[test]
 fn receives_whose_completion_was_dropped_are_lost_not_leaked() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.recv_depth(3));
     for i in 0..3u8 {
         b.rx.post(room(&pd, 8)).unwrap();
@@ -165,7 +165,7 @@ fn receives_whose_completion_was_dropped_are_lost_not_leaked() {
 
 #[test]
 fn without_a_receive_and_without_retries_a_send_fails() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.rnr_retry(0));
     a.tx.send(buf(&pd, b"too early")).signaled().post().unwrap();
     let (back, result) = a.sent().remove(0);
@@ -178,7 +178,7 @@ fn without_a_receive_and_without_retries_a_send_fails() {
 
 #[test]
 fn with_endless_retries_a_send_waits_for_its_receive() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair(&pd);
     for i in 0..5u8 {
         a.tx.send(buf(&pd, &[i])).signaled().post().unwrap();
@@ -193,7 +193,7 @@ fn with_endless_retries_a_send_waits_for_its_receive() {
 
 #[test]
 fn a_failure_is_seen_by_every_piece_of_work_after_it() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, _b) = pair(&pd);
     let shared = pd.expose(64, Access::REMOTE_WRITE).unwrap();
     let bad = verbs::RemoteRegion {
@@ -228,7 +228,7 @@ fn a_failure_is_seen_by_every_piece_of_work_after_it() {
 
 #[test]
 fn a_completion_queue_that_could_overflow_is_refused() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq(100).build().unwrap();
     let room = cq.depth();
@@ -246,7 +246,7 @@ fn a_completion_queue_that_could_overflow_is_refused() {
 
 #[test]
 fn what_a_destroyed_queue_pair_may_have_left_takes_room_until_the_queue_was_empty() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let mut cq = ctx.cq(60).build().unwrap();
     let depth = cq.depth();
@@ -302,7 +302,7 @@ fn what_a_destroyed_queue_pair_may_have_left_takes_room_until_the_queue_was_empt
 
 #[test]
 fn attributes_out_of_range_are_named() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq(100).build().unwrap();
     let cases = [

@@ -35,7 +35,7 @@ fn tracked(pd: &verbs::Pd, drops: &Arc<AtomicUsize>, n: u8) -> Tracked {
 
 #[test]
 fn a_forgotten_half_keeps_its_memory_and_harms_nobody() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let drops = Arc::new(AtomicUsize::new(0));
     let (mut a, mut b) = pair_of::<Tracked, Tracked>(&pd, |q| q);
     a.rx.post(tracked(&pd, &drops, 1)).unwrap();

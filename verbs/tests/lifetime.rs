@@ -35,7 +35,7 @@ fn tracked(pd: &verbs::Pd, drops: &Arc<AtomicUsize>, n: u8) -> Tracked {
 
 #[test]
 fn buffers_in_flight_live_until_the_last_half_is_dropped() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let drops = Arc::new(AtomicUsize::new(0));
     for tx_first in [true, false] {
         drops.store(0, SeqCst);
@@ -62,7 +62,7 @@ fn buffers_in_flight_live_until_the_last_half_is_dropped() {
 
 #[test]
 fn destroy_hands_back_everything_in_order() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair(&pd);
     for n in 0..3u8 {
         a.rx.post(buf(&pd, &[n])).unwrap();
@@ -94,7 +94,7 @@ fn destroy_hands_back_everything_in_order() {
 
 #[test]
 fn halves_that_do_not_belong_together_are_not_destroyed_together() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (a, b) = pair(&pd);
     let (want_a, want_b) = (a.tx.qp_num(), b.rx.qp_num());
     let e = verbs::destroy(a.tx, b.rx).unwrap_err();
@@ -106,12 +106,17 @@ fn halves_that_do_not_belong_together_are_not_destroyed_together() {
 
 #[test]
 fn the_error_state_flushes_both_queues() {
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, _b) = pair(&pd);
     a.rx.post(room(&pd, 8)).unwrap();
     a.tx.send(buf(&pd, b"waits for a receive")).post().unwrap();
     a.tx.set_error().unwrap();
+    // Posted in the error state, it completes with a flush error, too: specification, volume 1, C10-42, as soft0 has it. Soft-RoCE's
+    // library tells the kernel nothing of a receive, so there it takes another event.
     a.rx.post(room(&pd, 8)).unwrap();
+    if is_rxe(pd.context()) {
+        a.tx.set_error().unwrap();
+    }
     let mut flushed = (0, 0);
     until("three flushed", || {
         let wc = a.cq.poll().unwrap()?;
@@ -132,7 +137,7 @@ fn the_error_state_flushes_both_queues() {
 #[test]
 fn any_order_of_dropping_is_fine() {
     for order in 0..24 {
-        let ctx = soft0();
+        let ctx = device();
         let pd = ctx.alloc_pd().unwrap();
         let channel = ctx.channel().unwrap();
         let cq = ctx.cq(128).channel(&channel).build().unwrap();
@@ -158,7 +163,7 @@ fn any_order_of_dropping_is_fine() {
 
 #[test]
 fn tags_are_used_again_and_old_completions_do_not_fit() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let mut cq = ctx.cq(64).build().unwrap();
     let mut old = Vec::new();
@@ -187,7 +192,7 @@ fn tags_are_used_again_and_old_completions_do_not_fit() {
 
 #[test]
 fn receives_can_be_posted_before_connecting() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let [mut cq_a, cq_b] = [0; 2].map(|_| ctx.cq(128).build().unwrap());
     let (a, b) = (
@@ -224,7 +229,7 @@ fn libc_einval() -> i32 {
 
 #[test]
 fn a_destroyed_queue_pair_cannot_be_connected() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq(128).build().unwrap();
     let (setup, tx, mut rx) = pd.rc(&cq).build().unwrap().split::<Buf, Buf>();
@@ -236,7 +241,7 @@ fn a_destroyed_queue_pair_cannot_be_connected() {
 
 #[test]
 fn connecting_to_nobody_says_what_was_tried() {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq(128).build().unwrap();
     let ready = pd.rc(&cq).build().unwrap();
@@ -244,12 +249,18 @@ fn connecting_to_nobody_says_what_was_tried() {
     let zero = verbs::Endpoint::new(own.qpn(), 0, 0, verbs::Gid::default(), own.mtu(), 1).unwrap();
     let e = ready.connect::<Buf, Buf>(&zero).unwrap_err();
     assert!(matches!(e, ConnectError::Unreachable { .. }), "{e}");
-    assert!(e.to_string().contains("soft0 port 1 GID"), "{e}");
+    let local = format!(
+        "{} port {} GID {}",
+        ctx.device_name(),
+        ctx.port().port_num,
+        ctx.port().gid_index
+    );
+    assert!(e.to_string().contains(&local), "{e}");
 }
 
 #[test]
 fn objects_of_another_device_are_refused() {
-    let (one, two) = (soft0(), soft0());
+    let (one, two) = (device(), device());
     let pd = one.alloc_pd().unwrap();
     let foreign = two.cq(64).build().unwrap();
     assert!(matches!(
@@ -272,7 +283,7 @@ fn a_panicking_buffer_is_not_posted() {
             panic!("on purpose");
         }
     }
-    let pd = soft0().alloc_pd().unwrap();
+    let pd = device().alloc_pd().unwrap();
     let (mut a, _b) = pair_of::<Buf, Panics>(&pd, |q| q);
     let panics = Panics(buf(&pd, b"x"));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| a.rx.post(panics)));

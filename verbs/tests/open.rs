@@ -1,9 +1,6 @@
 //! Finding and opening devices.
 #![cfg(feature = "soft")]
 
-mod common;
-
-use common::soft0;
 use verbs::{Device, DeviceKind, GidKind, LinkLayer, OpenError};
 
 #[test]
@@ -36,7 +33,7 @@ fn soft0_is_in_the_list_with_a_usable_port() {
 
 #[test]
 fn ports_and_gids_can_be_looked_at() {
-    let ctx = soft0();
+    let ctx = Device::open_spec("soft0").unwrap();
     let port = ctx.query_port(1).unwrap();
     assert!(port.is_active() && port.max_msg_sz >= 1 << 30);
     assert_eq!(port.active_mtu, verbs::Mtu::B4096);

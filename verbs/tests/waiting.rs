@@ -22,13 +22,13 @@ fn waiting_pair(pd: &Pd, channels: [&Channel; 2]) -> (End, End) {
 }
 
 fn opened() -> (Context, Pd) {
-    let ctx = soft0();
+    let ctx = device();
     let pd = ctx.alloc_pd().unwrap();
     (ctx, pd)
 }
 
 fn wait(cq: &mut Cq) {
-    assert!(cq.wait(Some(HANG)).unwrap(), "hangs");
+    assert!(cq.wait(Some(hang())).unwrap(), "hangs");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn events_are_named_and_the_descriptor_is_readable() {
     b.rx.post(room(&pd, 8)).unwrap();
     a.tx.send(buf(&pd, b"x")).post().unwrap();
     until("a readable descriptor", || readable(&channel).then_some(()));
-    assert_eq!(channel.wait(Some(HANG)).unwrap(), Some(b.cq.id()));
+    assert_eq!(channel.wait(Some(hang())).unwrap(), Some(b.cq.id()));
     assert!(!readable(&channel));
     assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), None);
     assert_eq!(b.received().unwrap().bytes(), b"x");
@@ -184,7 +184,7 @@ fn solicited_arming_ignores_the_rest() {
     assert_eq!(b.received().unwrap().bytes(), b"quiet");
     assert!(!readable(&channel));
     a.tx.send(buf(&pd, b"loud")).solicited().post().unwrap();
-    assert_eq!(channel.wait(Some(HANG)).unwrap(), Some(b.cq.id()));
+    assert_eq!(channel.wait(Some(hang())).unwrap(), Some(b.cq.id()));
     assert_eq!(b.received().unwrap().bytes(), b"loud");
 }
 
@@ -199,7 +199,7 @@ fn unread_events_do_not_keep_a_queue_alive() {
         a.tx.send(buf(&pd, b"x")).post().unwrap();
         until("a readable descriptor", || readable(&channel).then_some(()));
         if take {
-            channel.wait(Some(HANG)).unwrap();
+            channel.wait(Some(hang())).unwrap();
         }
         drop((a, b));
     }

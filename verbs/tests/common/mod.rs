@@ -1,6 +1,11 @@
-//! Two connected queue pairs on the user-space device, and waiting with a hang limit.
+//! Two connected queue pairs, and waiting with a hang limit.
+//!
+//! The device is `soft0`, or the one that `VERBATIM_DEVICE` names: the tests that use this say what any device does. Where one is
+//! known to do something else than the specification says, the test accepts that of this device only.
+//! `VERBATIM_TEST_SLOWNESS` multiplies the hang limit, for emulated machines.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use verbs::{
@@ -11,10 +16,28 @@ use verbs::{
 pub type Buf = Private<Vec<u8>>;
 
 /// Nothing here takes a second; a test that reaches this hangs.
-pub const HANG: Duration = Duration::from_secs(30);
+pub fn hang() -> Duration {
+    static LIMIT: OnceLock<Duration> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let times = match std::env::var("VERBATIM_TEST_SLOWNESS") {
+            Ok(text) => text
+                .parse()
+                .expect("VERBATIM_TEST_SLOWNESS is a whole number"),
+            Err(_) => 1,
+        };
+        Duration::from_secs(30) * times
+    })
+}
 
-pub fn soft0() -> Context {
-    Device::open_spec("soft0").expect("the user-space device opens anywhere")
+/// The device under test.
+pub fn device() -> Context {
+    let named = std::env::var(Device::ENV).ok().filter(|v| !v.is_empty());
+    Device::open_spec(named.as_deref().unwrap_or("soft0")).unwrap()
+}
+
+/// Whether it is the kernel's Soft-RoCE, `rdma_rxe`, by its usual name.
+pub fn is_rxe(ctx: &Context) -> bool {
+    ctx.device_name().starts_with("rxe")
 }
 
 /// One side of a connection.
@@ -58,7 +81,7 @@ pub fn until<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = f() {
             return found;
         }
-        assert!(start.elapsed() < HANG, "hangs: {what}");
+        assert!(start.elapsed() < hang(), "hangs: {what}");
         std::thread::yield_now();
     }
 }
