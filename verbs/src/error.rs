@@ -242,7 +242,7 @@ pub enum ConnectError {
         /// The peer's end point.
         peer: String,
         /// Likely cause and what to do.
-        hint: String,
+        hint: Box<str>,
     },
     /// The peer's end point cannot be reached from this port.
     #[error("the peer's end point {peer} cannot be reached from {local}: {why}")]

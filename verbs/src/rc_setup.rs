@@ -206,7 +206,7 @@ impl RcSetup {
                 to: "RTS",
                 attributes: "STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, SQ_PSN, MAX_QP_RD_ATOMIC",
                 hint: "the device may not take one of the retry or depth values: try the defaults"
-                    .to_owned(),
+                    .into(),
                 source,
                 local: self.local(core),
                 peer: peer.to_string(),
@@ -222,7 +222,7 @@ impl fmt::Debug for RcSetup {
     }
 }
 
-fn rtr_hint(kind: DeviceKind, e: &io::Error) -> String {
+fn rtr_hint(kind: DeviceKind, e: &io::Error) -> Box<str> {
     let hint = match (kind, e.raw_os_error()) {
         (DeviceKind::Soft, Some(libc::EPERM | libc::EACCES)) => {
             "the system does not let this process reach the peer's memory: both must belong to one user, and ptrace between them \
@@ -232,7 +232,8 @@ fn rtr_hint(kind: DeviceKind, e: &io::Error) -> String {
             return format!(
                 "soft0 reaches only live processes of this user on this host that meet in the same folder{}",
                 meeting_place()
-            );
+            )
+            .into();
         }
         (_, Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH)) => {
             "the peer's GID could not be resolved from this one: both must be of one kind and network; name another with \
@@ -244,7 +245,7 @@ fn rtr_hint(kind: DeviceKind, e: &io::Error) -> String {
         }
         _ => "see the kernel's log for what the driver says",
     };
-    hint.to_owned()
+    hint.into()
 }
 
 /// Where this process meets others on soft0, so that both sides of a failure can be compared.
