@@ -20,7 +20,7 @@ fn a_slow_handler_makes_the_call_expire() {
         let server = serve(server());
         let mut client = client(&server);
         let start = Instant::now();
-        let result = client.call(SLOW, ms(300), Deadline::after_ms(20));
+        let result = client.call(SLOW, ms(1000), Deadline::after_ms(20));
         assert!(matches!(result, Err(CallError::Expired)), "{result:?}");
         assert!(start.elapsed() >= Duration::from_millis(20));
         // The late reply belongs to a slot that nobody waits for; others are not confused by it.
@@ -41,11 +41,15 @@ fn large_requests_and_replies_expire_as_well() {
         let pool = client.pool().clone();
         for round in 0..3u8 {
             // Late with its body still leased; late with its reply in pieces.
-            let late = client.submit(SLOW, ms(50), patient()).unwrap();
+            let late = client.submit(SLOW, ms(500), patient()).unwrap();
             let mut big = pool.alloc(3 << 20).unwrap();
             big.fill(round);
-            let result = client.call(ECHO, big, Deadline::after_ms(1));
-            assert!(matches!(result, Err(CallError::Expired)), "{result:?}");
+            match client.call(ECHO, big, Deadline::after_ms(50)) {
+                Err(CallError::Expired) => {}
+                // So busy a machine that it was over before it began.
+                Err(CallError::NotSent(failed)) => assert_eq!(failed.buffers().len(), 3 << 20),
+                other => panic!("{other:?}"),
+            }
             assert_eq!(late.wait(&mut client).unwrap().bytes(), b"done");
             let bytes = pattern(1 << 20, round);
             assert!(client.call(ECHO, &bytes[..], patient()).unwrap().bytes() == bytes);
@@ -60,11 +64,16 @@ fn a_request_whose_time_is_over_is_not_started() {
         let mut client = client(&server);
         let pool = client.pool().clone();
         // The core is busy; when it gets to the large request, its time is over.
-        let slow = client.submit(SLOW, ms(100), patient()).unwrap();
+        let slow = client.submit(SLOW, ms(400), patient()).unwrap();
         let big = pool.alloc(1 << 20).unwrap();
-        let late = client.submit(PANIC, big, Deadline::after_ms(10)).unwrap();
+        let late = client.submit(PANIC, big, Deadline::after_ms(100)).unwrap();
         slow.wait(&mut client).unwrap();
-        assert!(matches!(late.wait(&mut client), Err(CallError::Expired)));
+        match late.wait(&mut client) {
+            Err(CallError::Expired) => {}
+            // This thread was so late that the answer was there first.
+            Err(CallError::Remote { code, .. }) => assert_eq!(code, Code::PANICKED),
+            other => panic!("{other:?}"),
+        }
         assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
         // Its time runs on arrival, so it may have been started in time; then it panicked.
         while server.stats().expired + server.stats().panics == 0 {
@@ -83,9 +92,9 @@ fn too_many_unanswered_calls_close_the_connection() {
             .max_unanswered(2)
             .connect(server.local_addr())
             .unwrap();
-        let other = client.submit(SLOW, ms(500), patient()).unwrap();
+        let other = client.submit(SLOW, ms(1500), patient()).unwrap();
         for n in 0..3 {
-            let result = client.call(ECHO, "behind", Deadline::after_ms(5));
+            let result = client.call(ECHO, "behind", Deadline::after_ms(100));
             assert!(matches!(result, Err(CallError::Expired)), "{n}: {result:?}");
         }
         assert!(matches!(client.lost(), Some(Lost::Unanswered(3))));
@@ -112,10 +121,10 @@ fn dropped_pendings_that_are_never_answered_count_too() {
         let slots = client.slots();
         let other = client.submit(SLOW, ms(2000), patient()).unwrap();
         for _ in 1..slots {
-            drop(client.submit(ECHO, "x", Deadline::after_ms(1)).unwrap());
+            drop(client.submit(ECHO, "x", Deadline::after_ms(100)).unwrap());
         }
         // No slot is left, and those that hold them have been given up on.
-        match client.call(ECHO, "y", Deadline::after_ms(1500)) {
+        match client.call(ECHO, "y", patient()) {
             Err(CallError::NotSent(failed)) => {
                 assert!(
                     matches!(failed.reason(), NotSentReason::Closed(_)),

@@ -7,6 +7,7 @@
 
 use super::call::Flight;
 use super::{Client, Reply};
+use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::handshake::Goodbye;
 use std::sync::Arc;
@@ -32,7 +33,9 @@ impl Client {
             return;
         };
         self.recorder.expired += 1;
-        self.detach(call.slot.index as usize);
+        let index = call.slot.index as usize;
+        self.flights[index].deadline = None;
+        self.detach(index);
         // It is in use: the call had no outcome.
         let _ = self.slots.abandon(call.slot);
         self.check_zombies();
@@ -87,6 +90,14 @@ impl Client {
         if found {
             self.check_zombies();
         }
+    }
+
+    /// When the next slot becomes one for [`sweep`](Self::sweep).
+    pub(super) fn next_sweep(&self) -> Option<Deadline> {
+        let dropped = self.flights.iter().filter(|flight| flight.call.is_none());
+        dropped
+            .filter_map(|flight| flight.deadline)
+            .min_by_key(|deadline| deadline.instant())
     }
 
     fn check_zombies(&mut self) {

@@ -107,7 +107,7 @@ impl Client {
         });
         self.flights[slot.index as usize] = Flight {
             call: Some(key),
-            deadline: Some(deadline),
+            deadline: deadline.instant().is_some().then_some(deadline),
             held: ready.held,
             destination: destination.take(),
             ..Flight::default()

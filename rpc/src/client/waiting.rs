@@ -101,7 +101,10 @@ impl Client {
         if self.progress() > 0 || self.link.is_none() {
             return Ok(());
         }
+        // Calls that were dropped become zombies when their time is over; that may end the wait.
         let timeout = deadline.remaining_at(now);
+        let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
+        let timeout = timeout.into_iter().chain(sweep).min();
         let fds = [self.channel.as_fd(), self.control.as_fd()];
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
         if ready & 1 != 0 {

@@ -257,10 +257,13 @@ where
                         return self.turn_away(&mut seed, RefusalCode::Device, &text);
                     }
                 };
+                // Counted before the client can know.
+                self.host.counters.opened.add(1);
                 let bytes = Frame::Welcome(welcome).encode();
                 if !matches!(seed.stream.write(&bytes), Ok(n) if n == bytes.len()) {
                     link.destroy();
-                    return self.gone();
+                    self.gone();
+                    return self.host.counters.closed.add(1);
                 }
                 self.insert(seed, link);
             }
@@ -312,7 +315,6 @@ where
         self.routes.insert(link.recv_id(), route(true));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
         entry.insert(Conn::new(id, link, Control::new(seed.stream), seed.peer));
-        self.host.counters.opened.add(1);
         if let Err(error) = watched {
             self.close(key, &Lost::Gone(Some(error)));
         }
