@@ -118,9 +118,7 @@ pub(crate) const fn beside_off(order: u32) -> usize {
 }
 
 #[cfg(not(loom))]
-const _: () = {
-    assert!(size_of::<Slot>() == 64);
-};
+static_assertions::const_assert_eq!(size_of::<Slot>(), 64);
 
 /// Order (log2) of a lane for a receive queue of `depth` entries.
 pub(crate) fn order_for(depth: usize) -> u32 {

@@ -13,6 +13,7 @@
 
 use core::mem::size_of;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use static_assertions::{const_assert, const_assert_eq};
 
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
@@ -221,15 +222,20 @@ pub(crate) const RECV_OFF: usize = CHANNEL_OFF + MAX_CHANNEL * size_of::<Channel
 /// Bytes of a segment.
 pub(crate) const SEGMENT_LEN: usize = RECV_OFF + RECV_AREA;
 
-const _: () = {
-    assert!(size_of::<Header>() == 4096);
-    assert!(size_of::<QpAdvert>() == 384);
-    assert!(size_of::<MrAdvert>() == 64);
-    assert!(size_of::<ArenaAdvert>() == 64);
-    assert!(size_of::<CqAdvert>() == 64);
-    assert!(size_of::<ChannelAdvert>() == 64);
-    assert!(size_of::<RecvHead>() == 16 && size_of::<RecvSge>() == 16);
-    assert!(core::mem::offset_of!(QpAdvert, posted) == 128);
-    assert!(core::mem::offset_of!(QpAdvert, consumed) == 192);
-    assert!(RECV_OFF.is_multiple_of(4096));
-};
+const_assert_eq!(size_of::<Header>(), 4096);
+const_assert_eq!(size_of::<QpAdvert>(), 384);
+const_assert_eq!(size_of::<MrAdvert>(), 64);
+const_assert_eq!(size_of::<ArenaAdvert>(), 64);
+const_assert_eq!(size_of::<CqAdvert>(), 64);
+const_assert_eq!(size_of::<ChannelAdvert>(), 64);
+const_assert_eq!(size_of::<RecvHead>(), 16);
+const_assert_eq!(size_of::<RecvSge>(), 16);
+// What changes with each message has lines of its own.
+const_assert_eq!(core::mem::offset_of!(QpAdvert, posted), 128);
+const_assert_eq!(core::mem::offset_of!(QpAdvert, consumed), 192);
+const_assert_eq!(core::mem::offset_of!(QpAdvert, hazard), 256);
+const_assert!(RECV_OFF.is_multiple_of(4096));
+// A queue pair number has 24 bits: slot and index.
+const_assert!(MAX_QP * crate::os::directory::SLOTS as usize <= 1 << 24);
+// A key has an index of 24 bits and a tag of 8; the hazard word needs its top bit.
+const_assert!(MAX_MR << 8 <= 1 << 31);
