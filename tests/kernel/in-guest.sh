@@ -39,7 +39,7 @@ done
 (($#)) || die "no command given (see the head of ${BASH_SOURCE[0]})"
 
 base=$("$here/prepare.sh")
-run=$(mktemp -d "$base/run.XXXXXX")
+run=$(mktemp -d "$(dirname "$base")/run.XXXXXX")
 trap 'rm -rf "$run"' EXIT
 
 # The job: scripts, command and settings, in a second archive that the kernel unpacks after the first.

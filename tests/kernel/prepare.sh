@@ -8,6 +8,8 @@
 #
 # Everything is kept below target/kernel-guest (CARGO_TARGET_DIR is followed); delete it to start over.
 set -euo pipefail
+# What apt prints is read below.
+export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 work=$(realpath -m "${CARGO_TARGET_DIR:-$here/../../target}")/kernel-guest
 
@@ -22,9 +24,11 @@ flock 9
 apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o APT::Sandbox::User=root)
 export DEBIAN_FRONTEND=noninteractive
 lists_are_fresh=
+# quietly COMMAND...: its output is shown only when it fails.
+quietly() { "$@" >"$work/log" 2>&1 </dev/null || { tail -30 "$work/log" >&2; return 1; }; }
 refresh_lists() {
     [[ $lists_are_fresh ]] && return
-    "${apt[@]}" update >&2 || die 'apt-get update failed'
+    quietly "${apt[@]}" update || die 'apt-get update failed'
     lists_are_fresh=yes
 }
 need_packages() {
@@ -35,7 +39,7 @@ need_packages() {
     ((${#missing[@]})) || return 0
     say "installing ${missing[*]}"
     refresh_lists
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2 </dev/null || die "cannot install ${missing[*]}"
+    quietly "${apt[@]}" install -y --no-install-recommends "${missing[@]}" || die "cannot install ${missing[*]}"
 }
 
 # The tools that each run uses, and the libraries that the tests load in the guest.
@@ -49,12 +53,12 @@ if [[ -e $work/current/$stamp ]]; then
 fi
 
 refresh_lists
-image=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+image=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" && !seen++ { print $2 }')
 [[ $image ]] || die 'no package behind linux-image-amd64: is this Debian on x86_64?'
 release=${image#linux-image-}
 series=$(grep -oE '^[0-9]+\.[0-9]+' <<<"$release")
 version=$(apt-cache policy "$image" | awk '$1 == "Candidate:" { print $2 }')
-need_packages gcc-12 make binutils xz-utils
+need_packages gcc-12 make binutils xz-utils libelf1
 say "preparing $image $version (a minute or two, once)"
 out=$work/$release
 rm -rf "$out" "$work/current"
@@ -62,14 +66,15 @@ mkdir -p "$out"/{deb,image,headers,initrd.d/{bin,modules}}
 
 # Downloaded and unpacked, not installed: installing a kernel would change this machine's boot files.
 common=linux-headers-${release%-amd64}-common
-(cd "$out/deb" && "${apt[@]}" download {"$image","linux-headers-$release","$common","linux-kbuild-$series","linux-source-$series"}"=$version" >&2) ||
+parts=("$image" "linux-headers-$release" "$common" "linux-kbuild-$series" "linux-source-$series")
+(cd "$out/deb" && quietly "${apt[@]}" download "${parts[@]/%/=$version}") ||
     die 'cannot download the kernel packages'
 dpkg -x "$out"/deb/linux-image-*.deb "$out/image"
 for package in "$out"/deb/linux-{headers,kbuild}-*.deb; do dpkg -x "$package" "$out/headers"; done
 
 # QEMU enters an uncompressed kernel directly (PVH); decompressing in emulation would cost seconds at every start.
 compressed=$out/image/boot/vmlinuz-$release
-offset=$(LC_ALL=C grep -abom1 -P '\xFD7zXZ\x00' "$compressed" | head -1 | cut -d: -f1 || true)
+offset=$(grep -abom1 -P '\xFD7zXZ\x00' "$compressed" | head -1 | cut -d: -f1 || true)
 [[ -z $offset ]] || tail -c +$((offset + 1)) "$compressed" | xz -dc --single-stream >"$out/vmlinux" 2>/dev/null || true
 if [[ $(head -c 4 "$out/vmlinux" 2>/dev/null | tail -c 3) != ELF ]]; then
     say 'the kernel is not compressed as expected; it will start more slowly'
@@ -83,8 +88,7 @@ sed -i "s|^include .*|include $out/headers/usr/src/$common/Makefile|" "$tree/Mak
 siw=linux-source-$series/drivers/infiniband/sw/siw
 dpkg --fsys-tarfile "$out"/deb/linux-source-*.deb | tar -xO "./usr/src/linux-source-$series.tar.xz" | xz -dc -T0 |
     tar -C "$out" -x "$siw"
-make -s -j"$(nproc)" -C "$tree" M="$out/$siw" CONFIG_RDMA_SIW=m modules >"$out/siw.log" 2>&1 ||
-    { tail -20 "$out/siw.log" >&2; die 'siw cannot be built'; }
+quietly make -s -j"$(nproc)" -C "$tree" M="$out/$siw" CONFIG_RDMA_SIW=m modules || die 'siw cannot be built'
 modules=$out/image/lib/modules/$release
 mkdir "$modules/extra"
 strip --strip-debug -o "$modules/extra/siw.ko" "$out/$siw/siw.ko"
@@ -103,7 +107,7 @@ done < <(for module in virtio_pci virtio_console 9pnet_virtio 9p overlay veth ib
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 ((number > 20)) || die 'the modules cannot be found'
 cp /bin/busybox "$out/initrd.d/bin/"
-(cd "$out/initrd.d" && find . | LC_ALL=C sort | cpio --quiet -o -H newc) >"$out/initrd"
+(cd "$out/initrd.d" && find . | sort | cpio --quiet -o -H newc) >"$out/initrd"
 
 mv "$out/image/lib/modules" "$out/modules"
 rm -rf "$out"/{deb,image,headers,initrd.d,"linux-source-$series"}

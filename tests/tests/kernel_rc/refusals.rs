@@ -1,7 +1,7 @@
 //! Work that a device refuses: what each side is told, and what is left of the connection.
 
 use super::ends::{End, Parts, pair, pair_with, works};
-use verbs::{Access, DeviceKind, RKey, RemoteRegion, WcStatus as Is};
+use verbs::{Access, RKey, RemoteRegion, WcStatus as Is};
 
 /// A WRITE or READ of 4 bytes ends in `want`; what follows it at this end, and what is posted at the other, is flushed.
 fn refused(mut a: End, mut b: End, remote: RemoteRegion, read: bool, want: Is) {
@@ -101,8 +101,7 @@ fn a_key_of_another_domain_is_no_key() {
     refused(a, b, foreign.remote(), false, Is::REM_ACCESS_ERR);
 }
 
-/// What the queue pair does not allow at all is an invalid request rather than a wrong access. `soft0` does not tell the two
-/// apart yet.
+/// What the queue pair does not allow at all is an invalid request rather than a wrong access.
 #[test]
 fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
     for (access, read) in [(Access::REMOTE_READ, false), (Access::REMOTE_WRITE, true)] {
@@ -112,12 +111,7 @@ fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
             .pd
             .expose(64, Access::REMOTE_WRITE | Access::REMOTE_READ)
             .unwrap();
-        let status = if a.side.ctx.kind() == DeviceKind::Soft {
-            Is::REM_ACCESS_ERR
-        } else {
-            Is::REM_INV_REQ_ERR
-        };
-        refused(a, b, shared.remote(), read, status);
+        refused(a, b, shared.remote(), read, Is::REM_INV_REQ_ERR);
     }
 }
 
