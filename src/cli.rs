@@ -8,6 +8,7 @@ Examples:
   verbatim devices               what this host has, and which would be used
   verbatim demo                  the project's own files, in seconds
   verbatim demo --dir ~/photos   your files instead
+  verbatim bench --quick         how quick it is here, in less than a minute
   VERBATIM_DEVICE=mlx5_0:1:3 verbatim demo
                                  port 1 of mlx5_0, with the GID of index 3
 
@@ -22,7 +23,7 @@ Environment:
 
 /// Safe, fast RDMA, with or without RDMA hardware.
 ///
-/// This command shows the devices of a host and demonstrates the verbatim library on real files.
+/// This command shows the devices of a host, demonstrates the verbatim library on real files, and measures it.
 #[derive(Debug, Parser)]
 #[command(name = "verbatim", version = crate::version::line(), after_help = EXAMPLES)]
 #[command(
@@ -55,6 +56,20 @@ pub enum Command {
     /// Left out are symbolic links, sockets, pipes and devices, and folders that hold a CACHEDIR.TAG
     /// (build output).
     Demo(DemoArgs),
+    /// Measure round trips and rates against raw verbs, sockets and shared memory
+    ///
+    /// Two processes, each bound to a processor of its own. Every case takes turns with what it is compared
+    /// with, in short rounds: calls with messages of the same verb and length over a bare queue pair, all else
+    /// with the floor, a cache line that goes to the other processor and back. On virtual machines that
+    /// takes either 60 to 130 ns (near) or 350 to 460 (far), by where the host runs the two processors;
+    /// rounds are compared within a mode only, and a round in which it changed is discarded.
+    Bench(BenchArgs),
+    /// The benchmark's answering process
+    #[command(hide = true)]
+    BenchServer,
+    /// The benchmark's measuring process
+    #[command(hide = true)]
+    BenchClient(BenchClientArgs),
     /// The demonstration's server process
     #[command(hide = true)]
     DemoServer(ServerArgs),
@@ -109,6 +124,64 @@ pub struct DemoArgs {
     /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]
     #[arg(long, value_name = "SPEC")]
     pub device: Option<String>,
+}
+
+/// Options of `verbatim bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  verbatim bench                   about a minute, on a quiet machine
+  verbatim bench --quick --filter 64B
+  verbatim bench --filter rpc/ --json bench.json
+
+Columns:
+  mode   of the floor, a cache line there and back: near is below 200 ns,
+         far is not, mixed changed in every round
+  p50    median of a round trip, call or READ
+  p99    99 of 100 take at most this long
+  rate   of them a second; pipelined keeps 64 on their way
+  ratio  p50 by that of the case named under 'to', measured in the same
+         rounds; for pipelined cases rate by rate, where more is better
+
+JSON:
+  { \"records\": [ { \"name\", \"device\", \"mode\", \"p50_ns\", \"p99_ns\",
+  \"rate\", \"baseline\", \"ratio\", ... } ], \"notes\": [ ... ], ... }
+  A case that was measured in both modes has a record for each.")]
+pub struct BenchArgs {
+    /// Write the results as JSON to FILE ('-': to standard output; the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// One launch of both processes instead of three, and shorter rounds: less than a minute in all
+    #[arg(long)]
+    pub quick: bool,
+    /// Only cases whose names contain SUBSTRING
+    #[arg(long, value_name = "SUBSTRING")]
+    pub filter: Option<String>,
+    /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]
+    #[arg(long, value_name = "SPEC")]
+    pub device: Option<String>,
+    /// Rounds of each case.
+    #[arg(long, hide = true)]
+    pub rounds: Option<usize>,
+    /// Length of a round in microseconds.
+    #[arg(long, hide = true)]
+    pub round_us: Option<u64>,
+}
+
+/// How the benchmark starts the process that measures. Standard input is one end of a socket pair.
+#[derive(Debug, Args)]
+pub struct BenchClientArgs {
+    /// Rounds of one mode, for each case.
+    #[arg(long)]
+    pub rounds: usize,
+    /// Length of a round in microseconds.
+    #[arg(long)]
+    pub round_us: u64,
+    /// Time for all cases in milliseconds, after which each takes one round only.
+    #[arg(long)]
+    pub limit_ms: u64,
+    /// Names of the cases.
+    pub cases: Vec<String>,
 }
 
 /// How the demonstration starts its server. Standard input is one end of a socket pair.

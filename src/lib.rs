@@ -28,8 +28,8 @@
 //! # The command
 //!
 //! `cargo run --release -- demo` sends a directory tree through all layers and checks every byte;
-//! `cargo run --release -- devices` shows the devices of this host and which one would be used. The
-//! feature `cli` (default) builds it.
+//! `cargo run --release -- devices` shows the devices of this host and which one would be used;
+//! `cargo run --release -- bench` measures. The feature `cli` (default) builds it.
 
 pub use ::ibverbs_sys;
 pub use ::mempool;

@@ -1,5 +1,6 @@
 //! The `verbatim` command.
 
+mod bench;
 mod cli;
 mod demo;
 mod devices;
@@ -17,7 +18,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Devices(args) => devices::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::BenchServer => bench::server(),
+        Command::BenchClient(args) => bench::client(&args),
         Command::DemoServer(args) => demo::server(&args),
         Command::DemoClient(args) => demo::client(&args),
     };

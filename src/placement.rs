@@ -30,7 +30,6 @@ pub fn bind(end: End) {
 
 /// Binds the calling thread to the processor of its end, if there are two that may be used, however many there are. The
 /// children of a thread that is bound are so, too.
-#[allow(dead_code, reason = "for the benchmark")]
 pub fn bind_always(end: End) {
     let _ = processors();
     let allowed = allowed();

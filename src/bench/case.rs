@@ -1,0 +1,273 @@
+//! What is measured: the cases, their names, and what each is compared with.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use super::measure::Group;
+
+/// One thing to measure between two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Case {
+    /// One cache line each way in shared memory: nothing between two processes can be quicker.
+    Floor,
+    /// Messages there and back over a queue pair.
+    Verbs {
+        /// How they travel.
+        verb: Verb,
+        /// How long they are.
+        size: Size,
+        /// How many are on their way.
+        flow: Flow,
+    },
+    /// A READ of the peer's memory; the peer does nothing.
+    Read,
+    /// Calls whose reply is as long as the request.
+    Rpc {
+        /// How requests and replies travel.
+        path: Verb,
+        /// How long they are.
+        size: Size,
+        /// How many are on their way.
+        flow: Flow,
+    },
+    /// Messages there and back over a socket.
+    Socket {
+        /// Which kind.
+        family: Family,
+        /// Whether the ends sleep until there is something, or look again and again.
+        blocking: bool,
+    },
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verb {
+    /// As SENDs.
+    Send,
+    /// As WRITEs with immediate data, into memory that the receiver exposes.
+    WriteImm,
+}
+
+/// Length of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Size {
+    /// 64 bytes: a cache line.
+    B64,
+    /// 4 KiB: a page, and the most that an rpc carries in one message unless told otherwise.
+    KiB4,
+    /// 1 MiB: an rpc pulls that by READ.
+    MiB1,
+}
+
+/// How many messages are on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Flow {
+    /// One.
+    Serial,
+    /// Up to [`WINDOW`].
+    Pipelined,
+}
+
+/// A kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Family {
+    /// Unix stream sockets.
+    Unix,
+    /// TCP over loopback, without delay.
+    Tcp,
+}
+
+/// Messages on their way in the pipelined cases.
+pub const WINDOW: usize = 64;
+
+impl Size {
+    /// In bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Size::B64 => 64,
+            Size::KiB4 => 4 << 10,
+            Size::MiB1 => 1 << 20,
+        }
+    }
+
+    /// How messages of this length are timed.
+    pub fn group(self) -> Group {
+        match self {
+            Size::B64 | Size::KiB4 => Group::Sixteen,
+            Size::MiB1 => Group::One,
+        }
+    }
+}
+
+impl Flow {
+    /// Most messages on their way.
+    pub fn window(self) -> usize {
+        match self {
+            Flow::Serial => 1,
+            Flow::Pipelined => WINDOW,
+        }
+    }
+}
+
+impl Case {
+    /// All cases, in the order in which they are measured and shown.
+    pub fn all() -> Vec<Case> {
+        let shapes = [
+            (Size::B64, Flow::Serial),
+            (Size::KiB4, Flow::Serial),
+            (Size::MiB1, Flow::Serial),
+            (Size::B64, Flow::Pipelined),
+        ];
+        let verbs = [Verb::WriteImm, Verb::Send];
+        let mut all = vec![Case::Floor];
+        for verb in verbs {
+            all.extend(shapes.map(|(size, flow)| Case::Verbs { verb, size, flow }));
+        }
+        all.push(Case::Read);
+        for path in verbs {
+            all.extend(shapes.map(|(size, flow)| Case::Rpc { path, size, flow }));
+        }
+        for blocking in [false, true] {
+            all.extend([Family::Unix, Family::Tcp].map(|family| Case::Socket { family, blocking }));
+        }
+        all
+    }
+
+    /// The case with this name.
+    pub fn named(name: &str) -> Option<Case> {
+        Case::all().into_iter().find(|c| c.to_string() == name)
+    }
+
+    /// What it is compared with: an rpc with messages of the same verb, length and number; everything else with the floor.
+    pub fn baseline(self) -> Option<Case> {
+        match self {
+            Case::Floor => None,
+            Case::Rpc { path, size, flow } => Some(Case::Verbs {
+                verb: path,
+                size,
+                flow,
+            }),
+            Case::Verbs { .. } | Case::Read | Case::Socket { .. } => Some(Case::Floor),
+        }
+    }
+
+    /// Whether what counts is the number of messages a second, and not the time that one takes.
+    pub fn counts_rate(self) -> bool {
+        matches!(
+            self,
+            Case::Verbs {
+                flow: Flow::Pipelined,
+                ..
+            } | Case::Rpc {
+                flow: Flow::Pipelined,
+                ..
+            }
+        )
+    }
+
+    /// Whether it uses the RDMA device.
+    pub fn uses_device(self) -> bool {
+        matches!(self, Case::Verbs { .. } | Case::Read | Case::Rpc { .. })
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Case::Floor => f.write_str("shm/64B/pingpong"),
+            Case::Verbs { verb, size, flow } => {
+                let flow = match flow {
+                    Flow::Serial => "pingpong",
+                    Flow::Pipelined => "pipelined",
+                };
+                write!(f, "verbs/{verb}/{size}/{flow}")
+            }
+            Case::Read => f.write_str("verbs/read/64B"),
+            Case::Rpc { path, size, flow } => {
+                let flow = match flow {
+                    Flow::Serial => "serial",
+                    Flow::Pipelined => "pipelined",
+                };
+                write!(f, "rpc/{path}/{size}/{flow}")
+            }
+            Case::Socket { family, blocking } => {
+                let family = match family {
+                    Family::Unix => "unix",
+                    Family::Tcp => "tcp",
+                };
+                let blocking = if blocking { "-blocking" } else { "" };
+                write!(f, "{family}{blocking}/64B/pingpong")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verb::Send => "send",
+            Verb::WriteImm => "write_imm",
+        })
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Size::B64 => "64B",
+            Size::KiB4 => "4KiB",
+            Size::MiB1 => "1MiB",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_that_programs_look_for_are_there_once_each() {
+        let mut names: Vec<_> = Case::all().iter().map(ToString::to_string).collect();
+        for name in [
+            "shm/64B/pingpong",
+            "verbs/write_imm/64B/pingpong",
+            "verbs/send/64B/pingpong",
+            "verbs/read/64B",
+            "rpc/send/64B/serial",
+            "rpc/send/4KiB/serial",
+            "rpc/send/1MiB/serial",
+            "rpc/send/64B/pipelined",
+            "rpc/write_imm/64B/serial",
+            "rpc/write_imm/64B/pipelined",
+            "unix/64B/pingpong",
+            "tcp/64B/pingpong",
+            "unix-blocking/64B/pingpong",
+            "tcp-blocking/64B/pingpong",
+        ] {
+            assert!(names.iter().any(|n| n == name), "{name}");
+            assert_eq!(Case::named(name).unwrap().to_string(), name);
+        }
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_baseline_is_a_case_of_the_same_verb_and_length() {
+        for case in Case::all() {
+            let Some(baseline) = case.baseline() else {
+                assert_eq!(case, Case::Floor);
+                continue;
+            };
+            assert!(Case::all().contains(&baseline));
+            if let Case::Rpc { path, size, .. } = case {
+                let name = baseline.to_string();
+                assert!(name.starts_with(&format!("verbs/{path}/{size}/")), "{name}");
+                assert_eq!(case.counts_rate(), baseline.counts_rate());
+            } else {
+                assert_eq!(baseline, Case::Floor);
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Results, for programs and for people.
+
+use serde::Serialize;
+use std::fmt::Write as _;
+
+use super::rounds::Mode;
+use crate::version::{VERSION, Version};
+
+/// One case in one mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Record {
+    /// Of the case.
+    pub name: String,
+    /// The RDMA device, or "host" for what needs none.
+    pub device: String,
+    /// Of the rounds that this is about.
+    pub mode: Mode,
+    /// Median of the rounds' medians, nanoseconds: of whole round trips, calls or READs.
+    pub p50_ns: f64,
+    /// Median of the rounds' 99th percentiles, nanoseconds.
+    pub p99_ns: f64,
+    /// Round trips, calls or READs a second: median of the rounds.
+    pub rate: f64,
+    /// Name of the case it is compared with.
+    pub baseline: Option<String>,
+    /// Median of the rounds' ratios: its `p50_ns` by that of the baseline; for pipelined cases its `rate` by that of the
+    /// baseline. None if the mode changed in every round.
+    pub ratio: Option<f64>,
+    /// Of the baseline in the same rounds.
+    pub baseline_p50_ns: Option<f64>,
+    /// Of the baseline in the same rounds.
+    pub baseline_rate: Option<f64>,
+    /// Median of the floor before and after the rounds, nanoseconds.
+    pub floor_ns: f64,
+    /// How many rounds this is about.
+    pub rounds: usize,
+}
+
+/// The document of `--json`.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    /// Of the command.
+    #[serde(flatten)]
+    pub version: Version,
+    /// The RDMA device.
+    pub device: String,
+    /// Why that one.
+    pub why: String,
+    /// Processors that could be used.
+    pub processors: usize,
+    /// Pairs of processes that were started, one after the other.
+    pub launches: usize,
+    /// Whether it was a quick run.
+    pub quick: bool,
+    /// What to know before believing any of it.
+    pub notes: Vec<String>,
+    /// The results.
+    pub records: Vec<Record>,
+}
+
+impl Document {
+    /// An empty one.
+    pub fn new(launches: usize, quick: bool) -> Document {
+        Document {
+            version: VERSION,
+            device: String::new(),
+            why: String::new(),
+            processors: crate::placement::processors(),
+            launches,
+            quick,
+            notes: Vec::new(),
+            records: Vec::new(),
+        }
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        if !self.device.is_empty() {
+            let _ = writeln!(out, "device  {} ({})\n", self.device, self.why);
+        }
+        let wide = |pick: fn(&Record) -> usize| self.records.iter().map(pick).max().unwrap_or(0);
+        let name = wide(|r| r.name.len());
+        let _ = writeln!(
+            out,
+            "{:<name$}  mode        p50        p99         rate   ratio  to",
+            "case"
+        );
+        for r in &self.records {
+            let ratio = r.ratio.map_or("-".to_owned(), |r| format!("{r:.2}"));
+            let line = format!(
+                "{:<name$}  {:<5} {:>10} {:>10} {:>12} {:>7}  {}",
+                r.name,
+                r.mode.name(),
+                time(r.p50_ns),
+                time(r.p99_ns),
+                rate(r.rate),
+                ratio,
+                r.baseline.as_deref().unwrap_or_default()
+            );
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        if !self.notes.is_empty() {
+            out.push('\n');
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "note: {note}");
+        }
+        out
+    }
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        ..1e3 => format!("{ns:.0} ns"),
+        ..1e6 => format!("{:.2} µs", ns / 1e3),
+        _ => format!("{:.2} ms", ns / 1e6),
+    }
+}
+
+fn rate(rate: f64) -> String {
+    match rate {
+        ..1e3 => format!("{rate:.0} /s"),
+        ..1e6 => format!("{:.1} k/s", rate / 1e3),
+        _ => format!("{:.2} M/s", rate / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(ratio: Option<f64>) -> Record {
+        Record {
+            name: "verbs/send/64B/pingpong".into(),
+            device: "soft0".into(),
+            mode: Mode::Near,
+            p50_ns: 150.0,
+            p99_ns: 1234.0,
+            rate: 6_500_000.0,
+            baseline: Some("shm/64B/pingpong".into()),
+            ratio,
+            baseline_p50_ns: Some(80.0),
+            baseline_rate: Some(12e6),
+            floor_ns: 80.0,
+            rounds: 30,
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_fields_that_programs_look_for() {
+        let json = serde_json::to_value(record(Some(1.875))).unwrap();
+        assert_eq!(json["name"], "verbs/send/64B/pingpong");
+        assert_eq!(json["device"], "soft0");
+        assert_eq!(json["mode"], "near");
+        assert_eq!(json["p50_ns"], 150.0);
+        assert_eq!(json["p99_ns"], 1234.0);
+        assert_eq!(json["rate"], 6_500_000.0);
+        assert_eq!(json["baseline"], "shm/64B/pingpong");
+        assert_eq!(json["ratio"], 1.875);
+        let json = serde_json::to_value(record(None)).unwrap();
+        assert!(json["ratio"].is_null() && json.get("ratio").is_some());
+    }
+
+    #[test]
+    fn the_table_has_units_and_the_document_says_where_it_comes_from() {
+        let mut document = Document::new(3, false);
+        document.device = "soft0".into();
+        document.records = vec![record(Some(1.875)), record(None)];
+        document.notes = vec!["one processor".into()];
+        let table = document.table();
+        for part in [
+            "150 ns",
+            "1.23 µs",
+            "6.50 M/s",
+            "1.88  shm/64B/pingpong",
+            "note: one",
+        ] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
+        let json = serde_json::to_value(&document).unwrap();
+        for name in [
+            "version",
+            "git",
+            "device",
+            "processors",
+            "launches",
+            "notes",
+            "records",
+        ] {
+            assert!(!json[name].is_null(), "{name}");
+        }
+    }
+
+    #[test]
+    fn times_and_rates_are_shown_in_units_that_fit() {
+        assert_eq!(
+            [80.0, 1500.0, 2e6].map(time),
+            ["80 ns", "1.50 µs", "2.00 ms"]
+        );
+        assert_eq!(
+            [500.0, 1500.0, 2e6].map(rate),
+            ["500 /s", "1.5 k/s", "2.00 M/s"]
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! `verbatim bench`: that it measures, ends and says what it found. What the figures are is not looked at: other work may run.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+/// Rounds that are long enough to be measured, and no longer.
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_verbatim"))
+        .args(["bench", "--quick", "--rounds", "2", "--round-us", "500"])
+        .args(arguments)
+        .env("VERBATIM_DEVICE", "soft0")
+        .output()
+        .expect("the command can be started")
+}
+
+/// The document on standard output, of a run that succeeded.
+fn document(arguments: &[&str]) -> Value {
+    let output = bench(&[arguments, &["--json", "-"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    serde_json::from_slice(&output.stdout).expect("standard output is JSON")
+}
+
+/// Checks the records, each against the name of the case and that of its baseline; one case can have two, one for each mode.
+fn check(document: &Value, expected: &[(&str, Option<&str>)]) {
+    let records = document["records"].as_array().unwrap();
+    for (name, baseline) in expected {
+        let found: Vec<_> = records.iter().filter(|r| r["name"] == *name).collect();
+        assert!(matches!(found.len(), 1 | 2), "{name}: {document}");
+        for record in found {
+            let number = |field: &str| record[field].as_f64().unwrap_or(0.0);
+            assert!(number("p50_ns") > 0.0 && number("rate") > 0.0, "{record}");
+            assert!(number("p99_ns") > 0.0 && number("rounds") > 0.0, "{record}");
+            assert_eq!(record["baseline"].as_str(), *baseline, "{record}");
+            let mode = record["mode"].as_str().unwrap();
+            assert!(["near", "far", "mixed"].contains(&mode), "{record}");
+            let compared = baseline.is_some() && mode != "mixed";
+            assert_eq!(record["ratio"].is_null(), !compared, "{record}");
+            assert!(!compared || number("ratio") > 0.0, "{record}");
+        }
+    }
+    let known = |r: &Value| expected.iter().any(|(name, _)| r["name"] == *name);
+    assert!(records.iter().all(known), "{document}");
+}
+
+const FLOOR: &str = "shm/64B/pingpong";
+
+#[test]
+fn the_floor_is_measured_without_a_device() {
+    let document = document(&["--filter", "shm"]);
+    check(&document, &[(FLOOR, None)]);
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(document["records"][0]["device"], "host");
+}
+
+#[test]
+fn messages_of_each_verb_are_compared_with_the_floor() {
+    let document = document(&["--filter", "verbs/"]);
+    let floor = Some(FLOOR);
+    check(
+        &document,
+        &[
+            ("verbs/write_imm/64B/pingpong", floor),
+            ("verbs/write_imm/4KiB/pingpong", floor),
+            ("verbs/write_imm/1MiB/pingpong", floor),
+            ("verbs/write_imm/64B/pipelined", floor),
+            ("verbs/send/64B/pingpong", floor),
+            ("verbs/send/4KiB/pingpong", floor),
+            ("verbs/send/1MiB/pingpong", floor),
+            ("verbs/send/64B/pipelined", floor),
+            ("verbs/read/64B", floor),
+        ],
+    );
+    assert_eq!(document["device"], "soft0");
+    assert_eq!(document["records"][0]["device"], "soft0");
+}
+
+#[test]
+fn calls_are_compared_with_messages_of_the_same_verb_and_length() {
+    check(
+        &document(&["--filter", "rpc/send"]),
+        &[
+            ("rpc/send/64B/serial", Some("verbs/send/64B/pingpong")),
+            ("rpc/send/4KiB/serial", Some("verbs/send/4KiB/pingpong")),
+            ("rpc/send/1MiB/serial", Some("verbs/send/1MiB/pingpong")),
+            ("rpc/send/64B/pipelined", Some("verbs/send/64B/pipelined")),
+        ],
+    );
+}
+
+#[test]
+fn sockets_are_measured_spinning_and_blocking() {
+    let floor = Some(FLOOR);
+    check(
+        &document(&["--filter", "unix"]),
+        &[
+            ("unix/64B/pingpong", floor),
+            ("unix-blocking/64B/pingpong", floor),
+        ],
+    );
+}
+
+#[test]
+fn people_get_a_table() {
+    let output = bench(&["--filter", FLOOR]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(
+        table.starts_with("case") && table.contains(FLOOR),
+        "{table}"
+    );
+    assert!(table.contains(" /s") || table.contains("k/s") || table.contains("M/s"));
+}
+
+#[test]
+fn mistakes_are_said_before_anything_is_measured() {
+    for (arguments, word) in [
+        (&["--filter", "nonsense"][..], "verbs/read/64B"),
+        (&["--json", "/no/such/directory/b.json"], "--json"),
+        (
+            &["--filter", "verbs/read", "--device", "mlx5_77"],
+            "mlx5_77",
+        ),
+    ] {
+        let output = bench(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(
+            stderr.contains(word) && !stderr.contains("panicked"),
+            "{stderr}"
+        );
+    }
+}
