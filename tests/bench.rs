@@ -1,14 +1,20 @@
 //! `verbatim bench`: that it measures, ends and says what it found. What the figures are is not looked at: other work may run.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbatim"));
+    command
+        .args(["bench", "--quick"])
+        .args(arguments)
+        .env("VERBATIM_DEVICE", "soft0");
+    command
+}
 
 /// Rounds that are long enough to be measured, and no longer.
 fn bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_verbatim"))
-        .args(["bench", "--quick", "--rounds", "2", "--round-us", "500"])
-        .args(arguments)
-        .env("VERBATIM_DEVICE", "soft0")
+    command(&[&["--rounds", "2", "--round-us", "500"], arguments].concat())
         .output()
         .expect("the command can be started")
 }
@@ -127,6 +133,45 @@ fn mistakes_are_said_before_anything_is_measured() {
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(
             stderr.contains(word) && !stderr.contains("panicked"),
+            "{stderr}"
+        );
+    }
+}
+
+/// Waits until the benchmark has a child whose command line contains `word`, and gives its process id.
+fn child_of(parent: u32, word: &str) -> i32 {
+    for _ in 0..24_000 {
+        let listing =
+            std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        for pid in listing.split_whitespace() {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(word) {
+                return pid.parse().unwrap();
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("the benchmark starts no process {word}");
+}
+
+#[test]
+fn the_death_of_either_process_is_an_error_and_not_a_hang() {
+    for (word, name) in [("bench-server", "answering"), ("bench-client", "measuring")] {
+        // Rounds that last longer than the test, so that it dies in one.
+        let child = command(&["--filter", "verbs/send", "--round-us", "60000000"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child_of(child.id(), "bench-client");
+        let pid = child_of(child.id(), word);
+        // SAFETY: the process is one of the benchmark's that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(
+            stderr.contains(name) && !stderr.contains("panicked"),
             "{stderr}"
         );
     }

@@ -110,7 +110,7 @@ impl Caller {
             Flow::Serial => {
                 let message = [1; Size::B64.bytes()];
                 serial(limit, self.group, || {
-                    let reply = self.client.call(ECHO, &message, deadline)?;
+                    let reply = self.client.call(ECHO, message, deadline)?;
                     ensure!(reply.bytes() == message, "a call was answered wrongly");
                     Ok(())
                 })
@@ -168,7 +168,7 @@ impl Pipeline for Calls<'_> {
 
     #[inline]
     fn submit(&mut self) -> Result<()> {
-        let call = self.client.submit(ECHO, &self.message, self.deadline)?;
+        let call = self.client.submit(ECHO, self.message, self.deadline)?;
         self.waiting.push_back(call);
         Ok(())
     }
