@@ -35,7 +35,6 @@ impl Drop for Attached {
 }
 
 /// One thread's part of a pool.
-#[derive(Debug)]
 pub(crate) struct Local {
     pool: *const Shared,
     shared: Weak<Shared>,
@@ -44,7 +43,6 @@ pub(crate) struct Local {
 }
 
 /// Keeps what other threads write off the cache lines of what only the owner does.
-#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub T);
 
@@ -57,7 +55,6 @@ unsafe impl Sync for Local {}
 ///
 /// The slab put last lies apart from the others: the next allocation finds it without looking up where the stack ends. (That would make a chain of
 /// loads that each wait for the store before; measured, it doubles the cost of an alloc/free pair.)
-#[derive(Debug)]
 pub(crate) struct Stack {
     /// The slab put last, or null. Stored by the owner only; read by anyone for statistics, as `len`.
     top: AtomicPtr<Slab>,

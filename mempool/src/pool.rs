@@ -27,13 +27,18 @@ use verbs::Pd;
 /// pool for the first time, or frees one more buffer of this one.)
 ///
 /// A child of fork(2) does not inherit the memory: touching a buffer there is a fault (SIGSEGV), by intent.
-#[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
+/// By hand: what other threads keep at hand may be looked at by them only.
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
 /// Everything of a pool but the handle.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub source: Box<dyn ArenaSource>,
     /// Owner of slabs that go straight back to the depot; its list is closed.
@@ -46,7 +51,7 @@ pub(crate) struct Shared {
 }
 
 /// The registry of all [`Local`]s a pool ever had.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Threads {
     all: Vec<Arc<Local>>,
     /// Those whose threads have ended.
@@ -157,7 +162,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Gives every readable and exposed arena a remote key for all of it (off by default), so that
+    /// Gives every exposed arena a remote key for all of it (off by default), so that
     /// [`ExposedBuf::remote`] is there at once.
     ///
     /// Whoever learns such a key reaches everything in the arena, buffers of other connections included: only for

@@ -33,7 +33,8 @@ impl VerbsSource {
         let remote = match kind {
             _ if !self.trusted_peers => Access::empty(),
             Kind::Private | Kind::Receive => Access::empty(),
-            Kind::Readable => Access::REMOTE_READ,
+            // A `Buf` of it can be written through: what peers may read is leased, frozen, with a key of its own.
+            Kind::Readable => Access::empty(),
             Kind::Exposed => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
         };
         Access::LOCAL_WRITE | remote

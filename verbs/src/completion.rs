@@ -67,14 +67,23 @@ impl Completion {
     #[inline]
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
         let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
-        let with_imm = ok && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // Of a successful one, devices write the length only where something arrived, and immediate data only where it did.
+        let received = ok && wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0;
+        let fetched = ok
+            && matches!(
+                wc.opcode,
+                ibv_wc_opcode::IBV_WC_RDMA_READ
+                    | ibv_wc_opcode::IBV_WC_COMP_SWAP
+                    | ibv_wc_opcode::IBV_WC_FETCH_ADD
+            );
+        let with_imm = received && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         Completion(Entry {
             queue: QueueId::new(cq, (wc.wr_id >> SEQ_BITS) as u16),
             seq: wc.wr_id & SEQ_MASK,
             status: WcStatus(wc.status.0),
             vendor_err: wc.vendor_err,
             qp_num: wc.qp_num,
-            byte_len: if ok { wc.byte_len } else { 0 },
+            byte_len: if received || fetched { wc.byte_len } else { 0 },
             // SAFETY: the flag says that this member of the union is the one in use.
             imm: with_imm.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data })),
             opcode: if ok {
@@ -282,11 +291,20 @@ mod tests {
     #[test]
     fn immediate_data_is_in_network_order() {
         let mut wc = ibv_wc {
+            opcode: ibv_wc_opcode::IBV_WC_RECV,
+            byte_len: 7,
             wc_flags: ibv_wc_flags::IBV_WC_WITH_IMM.0,
             ..Default::default()
         };
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes([0, 0, 1, 2]);
-        assert_eq!(Completion::from_sys(CqId(1), &wc).0.imm, Some(0x102));
+        let got = Completion::from_sys(CqId(1), &wc);
+        assert_eq!((got.0.byte_len, got.0.imm), (7, Some(0x102)));
+        // Of a send the device writes neither.
+        wc.opcode = ibv_wc_opcode::IBV_WC_SEND;
+        let got = Completion::from_sys(CqId(1), &wc);
+        assert_eq!((got.0.byte_len, got.0.imm), (0, None));
+        wc.opcode = ibv_wc_opcode::IBV_WC_RDMA_READ;
+        assert_eq!(Completion::from_sys(CqId(1), &wc).0.byte_len, 7);
     }
 
     #[test]

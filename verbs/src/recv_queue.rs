@@ -81,7 +81,8 @@ impl<T: Send + 'static> RecvQueue<T> {
         // SAFETY: the queue pair is alive. The segments are those of `buffer`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contract of `Scatter`.
         let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, &mut wr, &mut bad) };
-        if ret != 0 {
+        // As for sends: refused is what the library names as refused.
+        if ret != 0 && std::ptr::eq(bad, &wr) {
             let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
             return Err(PostError::new(PostErrorKind::Device { errno }, buffer));
         }
