@@ -20,7 +20,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 say() { printf 'kernel guest: %s\n' "$*" >&2; }
 die() { say "$*"; exit 126; }
 
-limit=300 cpus=2 memory=2G console= verbose=
+limit=300 cpus=2 memory=2G console='' verbose=''
 variables=() shares=()
 while (($#)); do
     case $1 in
@@ -95,7 +95,7 @@ timeout --kill-after=5 "$limit" qemu-system-x86_64 \
     -chardev "file,id=status,path=$run/status" -device virtserialport,chardev=status,nr=2 \
     "${devices[@]}" </dev/null 3>&- &
 machine=$!
-stopped=
+stopped=''
 trap 'stopped=yes; kill "$machine" 2>/dev/null || true' INT TERM HUP
 ended=0
 wait "$machine" || ended=$?
