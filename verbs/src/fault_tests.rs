@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ibverbs_sys::{
     Api, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_init_attr, ibv_qp_state, ibv_send_wr,
 };
 
 use crate::*;
@@ -452,4 +452,65 @@ fn the_masks_are_those_of_a_reliable_connection() {
         ]),
     ];
     assert_eq!(SEEN.get(), want);
+}
+
+/// As rxe and siw do: the request is in the queue, and then telling the kernel fails.
+unsafe extern "C" fn queue_then_fail(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the arguments are the caller's, the function is the device's own, kept by the test.
+    unsafe {
+        let real = POST_SEND.get().unwrap();
+        assert_eq!(real(qp, wr, bad), 0);
+        *bad = std::ptr::null_mut();
+    }
+    libc::EINVAL
+}
+
+type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+
+thread_local! {
+    static POST_SEND: Cell<Option<PostSend>> = const { Cell::new(None) };
+}
+
+#[test]
+fn what_was_queued_stays_though_the_post_reports_a_failure() {
+    let ctx = open(|_| {});
+    let pd = ctx.alloc_pd().unwrap();
+    let mut cq = ctx.cq(16).build().unwrap();
+    let ready = pd.rc(&cq).send_depth(4).recv_depth(4).build().unwrap();
+    let own = ready.endpoint();
+    let (mut tx, mut rx) = ready
+        .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+        .unwrap();
+    rx.post(pd.register(vec![0; 8]).unwrap()).unwrap();
+    // SAFETY: the context is open, and only this thread uses it.
+    unsafe {
+        let ops = &raw mut (*ctx.raw()).ops;
+        POST_SEND.set((*ops).post_send);
+        (*ops).post_send = Some(queue_then_fail);
+    }
+    tx.send(pd.register(b"still in".to_vec()).unwrap())
+        .signaled()
+        .post()
+        .unwrap();
+    assert_eq!(tx.outstanding(), 1);
+    let hang = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut sent = 0;
+    while sent == 0 || rx.outstanding() > 0 {
+        assert!(std::time::Instant::now() < hang);
+        match cq.poll().unwrap() {
+            Some(wc) if wc.queue() == tx.id() => {
+                let mut done = tx.retire(wc).unwrap();
+                while let Some((buf, result)) = tx.take(&mut done) {
+                    assert_eq!((&buf[..], result.is_ok()), (&b"still in"[..], true));
+                    sent += 1;
+                }
+            }
+            Some(wc) => assert_eq!(rx.redeem(wc).unwrap().unwrap().bytes(), b"still in"),
+            None => std::thread::yield_now(),
+        }
+    }
 }
