@@ -29,7 +29,16 @@
 //!   of their own: two idle ends would otherwise acknowledge each other for ever.
 //! * **I9** An entry counts as posted only after it has been posted again.
 //!
+//! Where a direction has a receive [ring](crate::ring), its room is accounted for here as well: a
+//! message takes an entry and, in the ring, its length in granules. The same counter returns both,
+//! because messages are released in the order they were written: the sender knows how long each
+//! was. I1 then asks for room beyond the control messages'; I2 for room for the longest answer to
+//! every promised request, a skip at the ring's end included; I7 returns credits as well when half
+//! the ring is owed.
+//!
 //! Room in the send queue is another matter (I3) and is accounted for by the queue itself.
+
+use crate::ring::{CONTROL_SPAN, Reader, Writer};
 
 /// Receive entries that ordinary messages leave to control messages.
 pub const CONTROL_RESERVE: u32 = 4;
@@ -86,9 +95,21 @@ pub enum CreditError {
     /// More messages arrived than there were entries.
     #[error("more messages than receive entries")]
     Overrun,
-    /// A request arrived that leaves no entry for its answer.
+    /// A request arrived that leaves no entry, or no room in the ring, for its answer.
     #[error("request without room for its answer")]
     NoReplyRoom,
+    /// A message that is longer than agreed upon, or empty, in the ring.
+    #[error("a message of {0} bytes in the receive ring")]
+    Length(u64),
+}
+
+/// What goes with a message that is being posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// For its header: entries posted here since the start, modulo 2^32.
+    pub counter: u32,
+    /// Where in the peer's ring it goes, if there is one.
+    pub offset: Option<u64>,
 }
 
 /// One end's account of a connection.
@@ -100,11 +121,15 @@ pub struct Credits {
     sent: u64,
     promised: u32,
     control_sent: ControlInFlight,
+    /// The peer's ring.
+    writer: Option<Writer>,
 
     window: u32,
     received: u64,
     posted: u64,
     owed: u32,
+    /// Our ring.
+    reader: Option<Reader>,
 }
 
 impl Credits {
@@ -122,11 +147,25 @@ impl Credits {
             sent: 0,
             promised: 0,
             control_sent: ControlInFlight::default(),
+            writer: None,
             window,
             received: 0,
             posted: u64::from(window),
             owed: 0,
+            reader: None,
         }
+    }
+
+    /// The same, with messages of at most `max` bytes going into a ring of `size` bytes at the peer.
+    pub fn writing(mut self, size: u64, max: u64) -> Credits {
+        self.writer = Some(Writer::new(size, max, self.peer_window));
+        self
+    }
+
+    /// The same, with messages of at most `max` bytes arriving in a ring of `size` bytes here.
+    pub fn reading(mut self, size: u64, max: u64) -> Credits {
+        self.reader = Some(Reader::new(size, max));
+        self
     }
 
     /// Most requests that may be unanswered at once between two windows (I2), when only one end
@@ -147,8 +186,12 @@ impl Credits {
         (self.told_by_peer - self.sent) as u32
     }
 
-    /// Whether a message of this class may be sent now.
+    /// Whether a message of this class may be sent now, however long it is.
     pub fn may_send(&self, class: Class) -> bool {
+        self.has_entry(class) && self.has_room(class)
+    }
+
+    fn has_entry(&self, class: Class) -> bool {
         match class {
             Class::Request => self.available() > self.peer_slots + CONTROL_RESERVE,
             Class::Answer => self.promised > 0,
@@ -161,12 +204,39 @@ impl Credits {
         }
     }
 
-    /// Accounts for a message that is being posted, and returns the counter for its header.
+    /// Whether the peer's ring has room for the longest message of a class, beside what is kept for
+    /// others.
+    fn has_room(&self, class: Class) -> bool {
+        let Some(writer) = &self.writer else {
+            return true;
+        };
+        let answers = |n: u32| u64::from(n) * writer.max();
+        writer.fits(match class {
+            Class::Request => {
+                answers(1 + self.peer_slots) + u64::from(CONTROL_RESERVE) * CONTROL_SPAN
+            }
+            // Its promise has taken care of that.
+            Class::Answer => return true,
+            Class::Credit | Class::Control => CONTROL_SPAN + answers(self.promised),
+        })
+    }
+
+    /// Accounts for a message of `len` bytes that is being posted.
     ///
     /// Call it only after [`may_send`](Self::may_send) said yes.
-    pub fn send(&mut self, class: Class) -> u32 {
+    pub fn send(&mut self, class: Class, len: usize) -> Sent {
         debug_assert!(self.may_send(class), "I1/I2: {class:?} without credit");
         debug_assert!(self.available() > 0, "I1: {class:?} without an entry");
+        debug_assert!(
+            !class.is_control() || len as u64 <= CONTROL_SPAN,
+            "a control message of {len} bytes"
+        );
+        if let Some(writer) = &self.writer {
+            debug_assert!(
+                writer.fits(u64::from(self.promised) * writer.max()),
+                "I2: no room in the ring for promised answers"
+            );
+        }
         match class {
             Class::Request => {}
             Class::Answer => self.promised -= 1,
@@ -178,7 +248,27 @@ impl Credits {
         }
         self.sent += 1;
         self.owed = 0;
-        self.posted as u32
+        if let Some(reader) = &mut self.reader {
+            reader.told();
+        }
+        let offset = self.writer.as_mut().map(|writer| writer.place(len as u64));
+        Sent {
+            counter: self.posted as u32,
+            offset,
+        }
+    }
+
+    /// Where in the ring of this end the message lies that has just arrived, `len` bytes long as its
+    /// completion says.
+    ///
+    /// # Errors
+    /// [`CreditError::Length`] when there can be none; then, or without a ring, nothing has changed.
+    pub fn find(&mut self, len: u32) -> Result<u64, CreditError> {
+        let len = u64::from(len);
+        self.reader
+            .as_mut()
+            .and_then(|reader| reader.find(len))
+            .ok_or(CreditError::Length(len))
     }
 
     /// Accounts for a message that has arrived with this counter in its header.
@@ -199,10 +289,17 @@ impl Credits {
         }
         if class == Class::Request {
             let available = self.available() + by;
-            if available <= self.promised || self.promised >= self.peer_slots {
+            let room = self.writer.as_ref().is_none_or(|writer| {
+                writer.fits_after(by, u64::from(self.promised + 1) * writer.max())
+            });
+            if available <= self.promised || self.promised >= self.peer_slots || !room {
                 return Err(CreditError::NoReplyRoom);
             }
             self.promised += 1;
+        }
+        if let Some(writer) = &mut self.writer {
+            // At most as many as were sent and not released: checked above.
+            writer.release(by);
         }
         self.told_by_peer += u64::from(by);
         self.received += 1;
@@ -220,11 +317,14 @@ impl Credits {
         if !class.is_control() {
             self.owed += 1;
         }
+        if let Some(reader) = &mut self.reader {
+            reader.copied(!class.is_control());
+        }
     }
 
     /// Whether a control message should return credits, if one may be sent (I7).
     pub fn must_return(&self) -> bool {
-        self.owed >= self.window / 2
+        self.owed >= self.window / 2 || self.reader.as_ref().is_some_and(Reader::half_owed)
     }
 
     /// Answers that are promised and not sent.

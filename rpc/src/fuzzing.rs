@@ -67,7 +67,7 @@ pub fn credits(bytes: &[u8]) {
             account.reposted(class);
         }
         if account.may_send(class) {
-            account.send(class);
+            account.send(class, 40);
         }
         assert!(account.available() <= 64);
     }

@@ -7,7 +7,7 @@
 //!      \       /
 //!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
 //!         \      |      /
-//!      wire  credit  slot  handshake         pure: encodings and rules, no I/O
+//!      wire  credit  ring  slot  handshake       pure: encodings and rules, no I/O
 //! ```
 
 mod client;
@@ -27,6 +27,7 @@ mod names;
 mod outgoing;
 mod payload;
 mod posted;
+mod ring;
 mod server;
 mod setup;
 mod slot;

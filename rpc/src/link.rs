@@ -201,7 +201,8 @@ impl Link {
         body: Body,
         owner: Option<SlotId>,
     ) -> Result<(), Lost> {
-        header.credit = self.credits.send(class);
+        let sent = self.credits.send(class, buf.len() + body.len());
+        header.credit = sent.counter;
         debug_assert!(
             self.tx.free_slots() > 0,
             "I3: no room in the send queue for {class:?}"

@@ -1,6 +1,7 @@
 //! Two accounts and two wires, driven by random choices: nothing overruns, nothing stalls.
 
 use super::*;
+use crate::ring::CONTROL_SPAN;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -9,7 +10,12 @@ use std::collections::VecDeque;
 struct Message {
     class: Class,
     counter: u32,
+    len: usize,
+    offset: Option<u64>,
 }
+
+/// Longest message in rings.
+const MAX: u64 = 1000;
 
 /// One end of the simulated connection.
 struct End {
@@ -25,6 +31,8 @@ struct End {
     slots: u32,
     want: u32,
     explicit: u64,
+    /// What the next lengths are made of.
+    seed: u32,
 }
 
 impl End {
@@ -39,7 +47,27 @@ impl End {
             slots,
             want,
             explicit: 0,
+            seed: window ^ (want << 7) ^ 0x9e37_79b9,
         }
+    }
+
+    /// Any length that a message of this class can have; often the longest.
+    fn len(&mut self, class: Class) -> usize {
+        self.seed = self
+            .seed
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        let most = match class {
+            Class::Credit => return 40,
+            Class::Control => CONTROL_SPAN as u32 - 24,
+            _ => MAX as u32,
+        };
+        let n = self.seed >> 8;
+        (if n.is_multiple_of(3) {
+            most
+        } else {
+            40 + n % (most - 39)
+        }) as usize
     }
 
     /// Sends if the account allows; true if it did.
@@ -47,11 +75,17 @@ impl End {
         if !self.credits.may_send(class) {
             return false;
         }
-        let counter = self.credits.send(class);
+        let len = self.len(class);
+        let sent = self.credits.send(class, len);
         // The device: no entry, no delivery, and the connection is dead.
         assert!(peer.posted > 0, "RNR");
         peer.posted -= 1;
-        peer.inbox.push_back(Message { class, counter });
+        peer.inbox.push_back(Message {
+            class,
+            counter: sent.counter,
+            len,
+            offset: sent.offset,
+        });
         true
     }
 
@@ -77,9 +111,24 @@ impl End {
         let Some(message) = self.inbox.pop_front() else {
             return false;
         };
+        if let Some(offset) = message.offset {
+            let found = self.credits.find(message.len as u32);
+            assert_eq!(found, Ok(offset), "the ends disagree");
+        }
         self.credits
             .receive(message.class, message.counter)
             .expect("an honest peer");
+        if message.offset.is_some() {
+            // Copied out: the entry is posted again at once, in order.
+            self.posted += 1;
+            self.credits.reposted(message.class);
+            match message.class {
+                Class::Request => self.to_answer += 1,
+                Class::Answer => self.unanswered -= 1,
+                Class::Credit | Class::Control => {}
+            }
+            return true;
+        }
         self.held.push_back(message.class);
         match message.class {
             Class::Request => self.to_answer += 1,
@@ -166,6 +215,15 @@ fn equals(wa: u32, wb: u32, want_a: u32, want_b: u32) -> (End, End) {
     (a, b)
 }
 
+/// Gives `to` a ring that `from` writes to; sizes from the smallest on.
+fn give_ring(from: &mut End, to: &mut End, extra: u64) {
+    let size = crate::ring::size_min(MAX) + extra * crate::ring::GRANULE;
+    from.credits = from.credits.clone().writing(size, MAX);
+    to.credits = to.credits.clone().reading(size, MAX);
+    // Answers to requests of `to` go there: no more than there is always room for.
+    to.slots = to.slots.min(crate::ring::answers(size, MAX) as u32);
+}
+
 fn windows() -> impl Strategy<Value = u32> {
     prop_oneof![Just(WINDOW_MIN), WINDOW_MIN..64]
 }
@@ -181,6 +239,31 @@ proptest! {
         for (first, what) in steps {
             if first { step(&mut a, &mut b, what) } else { step(&mut b, &mut a, what) };
         }
+        settle(&mut a, &mut b, true);
+        prop_assert_eq!(a.want, 0, "stalled: {:?} {:?}", a.credits, b.credits);
+        prop_assert_eq!((a.unanswered, b.to_answer), (0, 0));
+    }
+
+    /// The same over rings of any size, in either direction or both.
+    #[test]
+    fn no_overrun_no_stall_in_rings(
+        wa in windows(), wb in windows(), want in 0u32..400, ring_a in 0u64..400, ring_b in 0u64..400,
+        smallest: bool, which in 1u8..4,
+        steps in proptest::collection::vec((any::<bool>(), any::<u8>()), 0..2000),
+    ) {
+        let (mut a, mut b) = pair(wa, wb, want);
+        if which & 1 != 0 {
+            give_ring(&mut a, &mut b, if smallest { 0 } else { ring_a });
+        }
+        if which & 2 != 0 {
+            give_ring(&mut b, &mut a, if smallest { 0 } else { ring_b });
+        }
+        for (first, what) in steps {
+            if first { step(&mut a, &mut b, what) } else { step(&mut b, &mut a, what) };
+        }
+        // Unanswered requests hold up nobody; then answers flow.
+        settle(&mut a, &mut b, false);
+        prop_assert!(a.want == 0 || a.unanswered == a.slots, "stalled: {:?} {:?}", a.credits, b.credits);
         settle(&mut a, &mut b, true);
         prop_assert_eq!(a.want, 0, "stalled: {:?} {:?}", a.credits, b.credits);
         prop_assert_eq!((a.unanswered, b.to_answer), (0, 0));
@@ -203,16 +286,20 @@ proptest! {
     /// A peer that says anything gets an error or is believed within bounds, and never a panic.
     #[test]
     fn any_counter(counters in proptest::collection::vec((0u8..3, any::<u32>()), 0..200)) {
-        let mut credits = Credits::new(16, 16, 12);
+        let size = crate::ring::size_min(MAX);
+        let slots = crate::ring::answers(size, MAX).min(12) as u32;
+        let mut credits = Credits::new(16, 16, slots).writing(size, MAX).reading(size, MAX);
         for (class, counter) in counters {
             let class = [Class::Request, Class::Answer, Class::Credit][usize::from(class)];
+            let len = counter % 1100;
+            prop_assert_eq!(credits.find(len).is_ok(), (1..=1000).contains(&len));
             if credits.receive(class, counter).is_ok() {
                 credits.reposted(class);
             }
             prop_assert!(credits.available() <= 16);
             prop_assert!(credits.promised() <= credits.available());
             if credits.may_send(Class::Answer) {
-                credits.send(Class::Answer);
+                credits.send(Class::Answer, 1000);
             }
         }
     }
@@ -232,14 +319,23 @@ fn unanswered_requests_do_not_hold_up_others() {
 /// Without answers at all (as if they went another way) explicit credits keep the stream going.
 #[test]
 fn one_way_stream_lives_on_explicit_credits() {
-    for window in [WINDOW_MIN, 17, 64] {
+    for (window, ring) in [
+        (WINDOW_MIN, false),
+        (17, false),
+        (64, false),
+        (16, true),
+        (64, true),
+    ] {
         let mut a = End::new(window, window, 0, 0, 100_000);
         let mut b = End::new(window, window, 0, 0, 0);
+        if ring {
+            give_ring(&mut a, &mut b, 0);
+        }
         b.unanswered = u32::MAX; // what `b` takes passes for answers
         loop {
             let mut sent = 0;
             while a.want > 0 && a.credits.may_send(Class::Request) {
-                a.credits.send(Class::Request);
+                let told = a.credits.send(Class::Request, 1000);
                 assert!(b.posted > 0, "RNR");
                 b.posted -= 1;
                 a.want -= 1;
@@ -247,11 +343,17 @@ fn one_way_stream_lives_on_explicit_credits() {
                 // Delivered as a message that wants no answer.
                 b.inbox.push_back(Message {
                     class: Class::Answer,
-                    counter: a.credits.posted as u32,
+                    counter: told.counter,
+                    len: 1000,
+                    offset: told.offset,
                 });
             }
             while b.take() {
                 b.repost();
+            }
+            if ring {
+                // Not held: posted again when they were copied out.
+                assert!(b.held.is_empty());
             }
             b.give_back(&mut a);
             while a.take() {
@@ -323,7 +425,7 @@ fn a_request_without_reply_room_is_a_violation() {
     );
     for _ in 0..16 {
         assert!(credits.may_send(Class::Answer));
-        credits.send(Class::Answer);
+        credits.send(Class::Answer, 1000);
     }
     assert!(!credits.may_send(Class::Control));
 }
