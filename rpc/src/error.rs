@@ -255,6 +255,9 @@ pub enum Violation {
     /// A kind of message that this end does not take.
     #[error("a message of a kind that this end does not take")]
     Kind,
+    /// A message that was sent instead of being written into the ring.
+    #[error("a message that is not in the receive ring")]
+    NotInRing,
     /// A request in a slot that is in use.
     #[error("a request in slot {0}, which is in use")]
     SlotInUse(u32),
@@ -318,6 +321,11 @@ pub enum ConnectError {
         /// What the verbs layer said.
         source: verbs::Error,
     },
+    /// The device lacks what a path that was asked for needs.
+    #[error(
+        "the device has no immediate data, which the {0} path WriteImm needs; Send works without"
+    )]
+    NoImmediate(&'static str),
     /// The pool could not be made.
     #[error("creating the memory pool failed: {0}")]
     Pool(#[from] PoolError),

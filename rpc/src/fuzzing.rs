@@ -4,6 +4,7 @@
 
 use crate::credit::{Class, Credits};
 use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm, endpoint};
+use crate::ring;
 use crate::setup;
 use crate::wire::{Header, PieceList, decode_release};
 
@@ -26,14 +27,19 @@ pub fn message(bytes: &[u8]) {
 pub fn control_stream(mut bytes: &[u8]) {
     let limits: Limits = setup::LIMITS.clamped();
     let said = Hello {
-        request_paths: 1,
-        reply_paths: 1,
+        request_paths: 3,
+        reply_paths: 3,
         window: limits.window,
         inline_limit: limits.inline_limit,
         slots: limits.slots,
         max_message: limits.max_message,
         features: 0,
         endpoint: Vec::new(),
+        ring: Some(verbs::RemoteRegion {
+            addr: 4096,
+            len: limits.ring_size(limits.window, limits.inline_limit),
+            rkey: verbs::RKey(1),
+        }),
     };
     let mut frame = Accumulator::new();
     while !bytes.is_empty() {
@@ -58,11 +64,15 @@ pub fn control_stream(mut bytes: &[u8]) {
 
 /// Counters that a peer sends, five bytes each: class and value.
 pub fn credits(bytes: &[u8]) {
-    let mut account = Credits::new(64, 64, 56);
+    let size = ring::size_for(64, 4520);
+    let mut account = Credits::new(64, 64, 56)
+        .writing(size, 4520)
+        .reading(size, 4520);
     for step in bytes.chunks_exact(5) {
         let class = [Class::Request, Class::Answer, Class::Credit, Class::Control];
         let class = class[usize::from(step[0] % 4)];
         let counter = u32::from_le_bytes([step[1], step[2], step[3], step[4]]);
+        let _ = account.find(counter % 5000);
         if account.receive(class, counter).is_ok() {
             account.reposted(class);
         }

@@ -41,7 +41,7 @@ pub use deadline::Deadline;
 pub use error::{
     Buffers, CallError, ConnectError, Lost, NotSent, NotSentReason, ServeError, Violation,
 };
-pub use handshake::{Goodbye, HandshakeError, RefusalCode};
+pub use handshake::{Goodbye, HandshakeError, RefusalCode, ReplyPath, RequestPath};
 pub use names::{Code, Method};
 pub use payload::Payload;
 pub use server::{Core, Request, Responder, Server, ServerHandle, ServerStats};

@@ -1,24 +1,32 @@
 //! One connection's queue pair, with its credits: what client and server have in common.
 //!
-//! Normal operation. [`Prepared::new`] makes the queue pair and posts every receive entry before
-//! anybody knows its number. [`Prepared::connect`] brings it up under the agreed terms. Messages
-//! leave through [`Link::post`], which accounts for credits and decides what is signalled;
-//! completions come back through [`Link::sent`] and [`Link::received`]; a receive entry returns
-//! through [`Link::repost`], and only then counts as a credit.
+//! Normal operation. [`Prepared::new`] makes the queue pair, and the receive ring if there may be
+//! one. [`Prepared::connect`] posts every receive entry and brings the queue pair up under the agreed
+//! terms; before that it receives nothing. Messages leave through [`Link::post`], which accounts for
+//! credits and decides what is signalled; completions come back through [`Link::sent`] and
+//! [`Link::received`]; a receive entry returns through [`Link::repost`], and only then counts as a
+//! credit.
+//!
+//! Where a direction has a ring, everything that goes that way is written into it, control messages
+//! included, and the receive entries are without memory. The peer can change its ring at any time, so
+//! a message is copied out once, as long as its completion says, and only the copy is looked at;
+//! its entry and its room return as soon as the copy has been accounted for. The copy is made into
+//! one piece of memory that the link lends out until the message has been dealt with.
 //!
 //! Failure. Every error is final for the connection: the owner destroys the link, which takes the
 //! queue pair through its error state and gives back, and so frees, everything that was in its
 //! queues. Nothing is freed before.
 
+use crate::credit::CreditError;
 use crate::credit::{CONTROL_RESERVE, Class, Credits};
-use crate::error::Lost;
-use crate::handshake::{ReplyPath, RequestPath, Terms};
-use crate::posted::{Body, Message, Posted, Read, ReadSlice};
-use crate::wire::{HEADER_LEN, Header, MAX_PIECES, PIECE_LEN, SlotId};
-use mempool::{AllocError, BudgetKind, Buf, Kind, Pool};
+use crate::error::{Lost, Violation};
+use crate::handshake::Terms;
+use crate::posted::{Body, Entry, Message, Posted, Read, ReadSlice};
+use crate::wire::{Header, SlotId, longest};
+use mempool::{AllocError, BudgetKind, Buf, ExposedLease, Kind, Pool};
 use verbs::{
-    Access, Completion, Cq, Endpoint, Pd, QueueId, RcSetup, Received, RecvQueue, RemoteRegion,
-    SendQueue, WcStatus,
+    Access, Completion, Cq, Endpoint, Pd, QueueId, RcSetup, Received, ReceivedBy, RecvQueue,
+    RemoteRegion, SendQueue, WcStatus,
 };
 
 /// Most READs that one connection has outstanding.
@@ -30,14 +38,18 @@ const SGE_MAX: u32 = 17;
 #[derive(Debug)]
 pub(crate) enum PrepareError {
     Create(verbs::Error),
+    Ring(verbs::Error),
     Receives(AllocError),
     Post(String),
+    Connect(verbs::ConnectError),
 }
 
 impl std::fmt::Display for PrepareError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             PrepareError::Create(error) => write!(f, "creating the queue pair failed: {error}"),
+            PrepareError::Ring(error) => write!(f, "registering the receive ring failed: {error}"),
+            PrepareError::Connect(error) => write!(f, "connecting the queue pair: {error}"),
             PrepareError::Receives(error) => {
                 write!(f, "allocating the receive entries failed: {error}")
             }
@@ -46,38 +58,42 @@ impl std::fmt::Display for PrepareError {
     }
 }
 
-/// Length of a receive entry in bytes.
-pub(crate) fn entry_len(inline_limit: u32) -> usize {
-    HEADER_LEN + MAX_PIECES * PIECE_LEN + inline_limit as usize
-}
-
 /// Depth of the send queue for so many slots.
 pub(crate) fn send_depth(slots: u32) -> u32 {
     // A slot can be used again before the completion of its last message has been polled.
     2 * slots + 2 * CONTROL_RESERVE + READS_MAX
 }
 
-/// A queue pair whose receive entries are posted, not yet connected.
+/// A queue pair that is not connected yet, and the ring of its end.
 pub(crate) struct Prepared {
     setup: RcSetup,
     tx: SendQueue<Posted>,
-    rx: RecvQueue<Buf>,
+    rx: RecvQueue<Entry>,
+    ring: Option<ExposedLease>,
+    pool: Pool,
     max_sge: u32,
     most_reads: u32,
 }
 
 impl Prepared {
+    /// Makes a queue pair with so many receive entries, for so many slots, and a ring of so many
+    /// bytes if there may be one.
     pub fn new(
         pd: &Pd,
         cq: &Cq,
         pool: &Pool,
         window: u32,
-        inline_limit: u32,
         slots: u32,
+        ring: Option<u64>,
     ) -> Result<Prepared, PrepareError> {
         let device = pd.context().query_device();
         let max_sge = device.max_sge.clamp(1, SGE_MAX);
         let most_reads = READS_MAX.min(device.max_qp_init_rd_atom.into()).max(1);
+        // READs are for leases; WRITEs only for the ring, whose key covers nothing else.
+        let mut access = Access::REMOTE_READ;
+        if ring.is_some() {
+            access |= Access::REMOTE_WRITE;
+        }
         let ready = pd
             .rc(cq)
             .send_depth(send_depth(slots).min(device.max_qp_wr))
@@ -88,22 +104,26 @@ impl Prepared {
             // Credits make "receiver not ready" impossible; if it happens all the same, it shows.
             .rnr_retry(0)
             .rd_atomic(READS_MAX as u8)
-            // Nothing here is written by the peer; READs are for leases.
-            .access(Access::REMOTE_READ)
+            .access(access)
             .build()
             .map_err(PrepareError::Create)?;
-        let (setup, tx, mut rx) = ready.split::<Posted, Buf>();
-        for _ in 0..window {
-            let entry = pool
-                .alloc_in(BudgetKind::Receive, Kind::Receive, entry_len(inline_limit))
-                .map_err(PrepareError::Receives)?;
-            rx.post(entry)
-                .map_err(|e| PrepareError::Post(e.to_string()))?;
-        }
+        let (setup, tx, rx) = ready.split::<Posted, Entry>();
+        let ring = match ring {
+            // I8: like all receive memory, not the user's.
+            Some(bytes) => Some(
+                pool.exposed_in(BudgetKind::Receive, bytes as usize)
+                    .map_err(PrepareError::Receives)?
+                    .lease(pd, Access::REMOTE_WRITE)
+                    .map_err(PrepareError::Ring)?,
+            ),
+            None => None,
+        };
         Ok(Prepared {
             setup,
             tx,
             rx,
+            ring,
+            pool: pool.clone(),
             max_sge,
             most_reads,
         })
@@ -113,25 +133,70 @@ impl Prepared {
         self.setup.endpoint()
     }
 
-    /// Connects to the peer, which keeps at most `peer_slots` requests of its own unanswered.
+    /// What the peer needs to write into the ring.
+    pub fn ring(&self) -> Option<RemoteRegion> {
+        self.ring.as_ref().map(ExposedLease::remote)
+    }
+
+    /// Messages to this end will be sent: takes the ring back.
+    pub fn drop_ring(&mut self) {
+        self.ring = None;
+    }
+
+    /// Posts the receive entries, then connects to the peer, which keeps at most `peer_slots`
+    /// requests of its own unanswered.
     pub fn connect(
         self,
         peer: &Endpoint,
         terms: Terms,
         peer_slots: u32,
-    ) -> Result<Link, verbs::ConnectError> {
-        self.setup.connect(peer)?;
+    ) -> Result<Link, PrepareError> {
+        let Prepared {
+            setup,
+            tx,
+            mut rx,
+            ring,
+            pool,
+            max_sge,
+            most_reads,
+        } = self;
+        let max = longest(terms.inline_limit);
+        // I9: before the queue pair can receive, and before the peer can send.
+        for _ in 0..terms.window {
+            let entry = match ring {
+                Some(_) => Entry::Ring,
+                None => Entry::Memory(
+                    pool.alloc_in(BudgetKind::Receive, Kind::Receive, max)
+                        .map_err(PrepareError::Receives)?,
+                ),
+            };
+            rx.post(entry)
+                .map_err(|e| PrepareError::Post(e.to_string()))?;
+        }
+        let mut credits = Credits::new(terms.window, terms.peer_window, peer_slots);
+        if let Some(ring) = &ring {
+            credits = credits.reading(ring.len() as u64, max as u64);
+        }
+        if let Some(ring) = &terms.peer_ring {
+            credits = credits.writing(ring.len, max as u64);
+        }
+        setup.connect(peer).map_err(PrepareError::Connect)?;
         Ok(Link {
-            signal_every: (self.tx.depth() / 4).max(1),
-            tx: self.tx,
-            rx: self.rx,
-            credits: Credits::new(terms.window, terms.peer_window, peer_slots),
+            signal_every: (tx.depth() / 4).max(1),
+            tx,
+            rx,
+            credits,
             terms,
             unsignaled: 0,
             reads: 0,
-            most_reads: self.most_reads.min(peer.rd_atomic().into()).max(1),
-            max_sge: self.max_sge,
+            most_reads: most_reads.min(peer.rd_atomic().into()).max(1),
+            max_sge,
             rnr: 0,
+            copy: match ring {
+                Some(_) => vec![0; max].into(),
+                None => Box::default(),
+            },
+            ring,
         })
     }
 }
@@ -139,7 +204,11 @@ impl Prepared {
 /// A connected queue pair.
 pub(crate) struct Link {
     tx: SendQueue<Posted>,
-    rx: RecvQueue<Buf>,
+    rx: RecvQueue<Entry>,
+    /// Where messages arrive, unless they are sent.
+    ring: Option<ExposedLease>,
+    /// Where the next message is copied to; empty while one is lent out.
+    copy: Box<[u8]>,
     credits: Credits,
     terms: Terms,
     /// Messages posted since the last signalled one.
@@ -217,15 +286,34 @@ impl Link {
         };
         // The caller waits for what it gave us; headers can wait for the next signal.
         let signal = message.owner.is_some() || self.unsignaled + 1 >= self.signal_every;
-        match class {
-            Class::Request => match self.terms.request_path {
-                RequestPath::Send => self.post_send(message, signal),
-            },
-            Class::Answer => match self.terms.reply_path {
-                ReplyPath::Send => self.post_send(message, signal),
-            },
-            Class::Credit | Class::Control => self.post_send(message, signal),
+        // Which path it is was agreed upon for each direction: with a ring of the peer or without.
+        match (self.terms.peer_ring, sent.offset) {
+            (Some(ring), Some(offset)) => self.post_write(message, signal, ring, offset),
+            _ => self.post_send(message, signal),
         }
+    }
+
+    /// Writes a message into the peer's ring, header, pieces and body by one work request.
+    fn post_write(
+        &mut self,
+        message: Message,
+        signal: bool,
+        ring: RemoteRegion,
+        offset: u64,
+    ) -> Result<(), Lost> {
+        let post_error = |error: String| Lost::Post {
+            what: "a message",
+            error,
+        };
+        let place = ring
+            .slice(offset..offset + message.len() as u64)
+            .map_err(|e| post_error(e.to_string()))?;
+        // The receiver knows from the order where it lies, and from the completion how long it is.
+        let wr = self.tx.write(Posted::Message(message), place).imm(0);
+        let wr = if signal { wr.signaled() } else { wr };
+        wr.post().map_err(|e| post_error(e.to_string()))?;
+        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        Ok(())
     }
 
     fn post_send(&mut self, message: Message, signal: bool) -> Result<(), Lost> {
@@ -289,25 +377,62 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a message out of its receive entry's completion; `None` if it belongs to nobody.
-    pub fn received(&mut self, completion: Completion) -> Result<Option<Received<Buf>>, Lost> {
-        match self.rx.redeem(completion) {
-            Ok(Ok(received)) => Ok(Some(received)),
-            Ok(Err(failed)) => Err(Lost::Work {
-                what: "a receive",
-                error: failed.error(),
-            }),
-            Err(_) => Ok(None),
+    /// Takes in a message that has arrived; `None` if its completion belongs to nobody.
+    ///
+    /// In a ring, this is where it is copied out.
+    pub fn received(&mut self, completion: Completion) -> Result<Option<Arrived>, Lost> {
+        let received = match self.rx.redeem(completion) {
+            Ok(Ok(received)) => received,
+            Ok(Err(failed)) => {
+                return Err(Lost::Work {
+                    what: "a receive",
+                    error: failed.error(),
+                });
+            }
+            Err(_) => return Ok(None),
+        };
+        let Some(ring) = &self.ring else {
+            return Ok(Some(Arrived::Entry(received)));
+        };
+        if received.by() != ReceivedBy::WriteWithImm {
+            return Err(Violation::NotInRing.into());
+        }
+        let len = received.byte_len();
+        let offset = self.credits.find(len)?;
+        let mut copy = std::mem::take(&mut self.copy);
+        let out = copy.get_mut(..len as usize);
+        debug_assert!(out.is_some(), "two messages at once");
+        // `find` has checked the length, and all offsets are in the ring.
+        match out.map(|out| ring.read_at(offset as usize, out)) {
+            Some(Ok(())) => Ok(Some(Arrived::Copy(copy, len))),
+            _ => Err(CreditError::Length(len.into()).into()),
         }
     }
 
     /// Accounts for a message that has arrived.
+    ///
+    /// One that has been copied out of the ring returns its entry and room with that.
     pub fn account(&mut self, class: Class, credit: u32) -> Result<(), Lost> {
-        Ok(self.credits.receive(class, credit)?)
+        self.credits.receive(class, credit)?;
+        if self.ring.is_some() {
+            self.post_entry(Entry::Ring, class)?;
+        }
+        Ok(())
     }
 
-    /// Posts a receive entry again, after a message of `class` was in it (I9).
-    pub fn repost(&mut self, entry: Buf, class: Class) -> Result<(), Lost> {
+    /// Takes back what a message of `class` arrived in, now that it is dealt with: a receive entry is
+    /// posted again (I9).
+    pub fn repost(&mut self, arrived: Arrived, class: Class) -> Result<(), Lost> {
+        match arrived {
+            Arrived::Entry(received) => self.post_entry(received.into_inner(), class),
+            Arrived::Copy(copy, _) => {
+                self.copy = copy;
+                Ok(())
+            }
+        }
+    }
+
+    fn post_entry(&mut self, entry: Entry, class: Class) -> Result<(), Lost> {
         self.rx.post(entry).map_err(|e| Lost::Post {
             what: "a receive entry",
             error: e.to_string(),
@@ -320,5 +445,25 @@ impl Link {
     pub fn destroy(self) {
         // A queue pair that cannot be destroyed leaks its memory: the device may still use it.
         let _ = verbs::destroy(self.tx, self.rx);
+        // Only now is the ring's key withdrawn.
+        drop(self.ring);
+    }
+}
+
+/// A message that has arrived, in memory that the peer cannot change.
+pub(crate) enum Arrived {
+    /// In its receive entry.
+    Entry(Received<Entry>),
+    /// In the link's own memory; so many bytes.
+    Copy(Box<[u8]>, u32),
+}
+
+impl Arrived {
+    /// The message.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Arrived::Entry(received) => received.bytes(),
+            Arrived::Copy(copy, len) => &copy[..*len as usize],
+        }
     }
 }

@@ -13,7 +13,7 @@
 use crate::wire::SlotId;
 use mempool::{Buf, Segment, SgList};
 use std::sync::Arc;
-use verbs::{Gather, LKey, Scatter, Sge, SgeList, StoredAs};
+use verbs::{Contiguous, Gather, LKey, Scatter, Sge, SgeList, StoredAs};
 
 /// Segments of a message behind its header.
 #[derive(Debug, Default)]
@@ -22,6 +22,13 @@ pub(crate) enum Body {
     Empty,
     One(Segment),
     Many(Box<SgList>),
+}
+
+impl Message {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.header.len() + self.body.len()
+    }
 }
 
 impl Body {
@@ -73,6 +80,36 @@ pub(crate) struct Message {
     pub body: Body,
     /// The slot that gets the body back, if anybody wants it.
     pub owner: Option<SlotId>,
+}
+
+/// A receive entry.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// Memory for a message that is sent.
+    Memory(Buf),
+    /// No memory: the message is in the receive ring.
+    Ring,
+}
+
+// SAFETY: a `Buf` keeps the contract by itself, moved or forgotten; without one no memory is named.
+unsafe impl Scatter for Entry {
+    #[inline]
+    fn scatter(&mut self, out: &mut SgeList) {
+        match self {
+            Entry::Memory(buf) => buf.scatter(out),
+            Entry::Ring => {}
+        }
+    }
+}
+
+impl Contiguous for Entry {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Entry::Memory(buf) => buf.bytes(),
+            Entry::Ring => &[],
+        }
+    }
 }
 
 /// A buffer that READs fill in parts.

@@ -47,18 +47,19 @@ impl Raw {
         body.extend(0u64.to_le_bytes());
         body.extend((Endpoint::LEN as u16).to_le_bytes());
         body.extend(setup.endpoint().to_bytes());
+        body.extend([0; 2]);
         let mut hello = b"VBRP\x01\0\x01\0".to_vec();
         hello.extend((body.len() as u16).to_le_bytes());
         hello.extend(body);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.set_read_timeout(Some(hang())).unwrap();
         stream.write_all(&hello).unwrap();
-        let mut welcome = [0; 10 + 2 + 12 + 16 + 2 + Endpoint::LEN];
+        let mut welcome = [0; 10 + 2 + 12 + 16 + 2 + Endpoint::LEN + 2];
         stream.read_exact(&mut welcome).unwrap();
         assert_eq!(welcome[6], 2, "a welcome");
         let word = |at: usize| u32::from_le_bytes(welcome[at..at + 4].try_into().unwrap());
         let slots = word(20);
-        let peer = Endpoint::from_bytes(&welcome[42..]).unwrap();
+        let peer = Endpoint::from_bytes(&welcome[42..42 + Endpoint::LEN]).unwrap();
         setup.connect(&peer).unwrap();
         Raw {
             stream,

@@ -44,6 +44,8 @@ pub struct ClientBuilder {
     waiting: Waiting,
     read_slice: u32,
     zombies_max: Option<u32>,
+    request_path: Option<RequestPath>,
+    reply_path: Option<ReplyPath>,
 }
 
 impl ClientBuilder {
@@ -56,6 +58,8 @@ impl ClientBuilder {
             waiting: Waiting::default(),
             read_slice: setup::READ_SLICE,
             zombies_max: None,
+            request_path: None,
+            reply_path: None,
         }
     }
 
@@ -89,6 +93,30 @@ impl ClientBuilder {
     /// Largest payload and reply in bytes, up to 1 GiB (the default).
     pub fn max_message(mut self, bytes: u64) -> Self {
         self.limits.max_message = bytes;
+        self
+    }
+
+    /// How requests travel (default: as WRITEs into a ring, if both devices have immediate data,
+    /// else as SENDs).
+    pub fn request(mut self, path: RequestPath) -> Self {
+        self.request_path = Some(path);
+        self
+    }
+
+    /// How replies travel (default: as WRITEs into a ring, if both devices have immediate data, else
+    /// as SENDs).
+    pub fn reply(mut self, path: ReplyPath) -> Self {
+        self.reply_path = Some(path);
+        self
+    }
+
+    /// Size in bytes of the ring that replies arrive in, if they do; at least room for four of the
+    /// largest messages and the control messages, which is what a small number gives.
+    ///
+    /// A small ring means fewer calls on their way at once; by default it holds as many replies as
+    /// the window.
+    pub fn ring_size(mut self, bytes: u64) -> Self {
+        self.limits.ring = bytes.max(1);
         self
     }
 
@@ -127,7 +155,9 @@ impl ClientBuilder {
         stream.set_nodelay(true).map_err(ConnectError::Control)?;
 
         let (pd, pool) = setup::memory(self.device, self.pool)?;
-        let limits = self.limits.clamped();
+        let mut limits = self.limits.clamped();
+        limits.immediate = setup::has_immediate(&pd);
+        let paths = Paths::offer(self.request_path, self.reply_path, limits.immediate)?;
         let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
         let context = pd.context();
         let channel = context.channel().map_err(|source| ConnectError::Create {
@@ -143,21 +173,28 @@ impl ClientBuilder {
                 what: "completion queue",
                 source,
             })?;
-        let prepared = Prepared::new(&pd, &cq, &pool, limits.window, limits.inline_limit, slots)?;
+        // The key goes out with the hello, before it is known whether the server will use it.
+        let ring = ReplyPath::WriteImm.bit() & paths.reply != 0;
+        let ring = ring.then(|| limits.ring_size(limits.window, limits.inline_limit));
+        let mut prepared = Prepared::new(&pd, &cq, &pool, limits.window, slots, ring)?;
 
         let hello = Hello {
-            request_paths: RequestPath::Send.bit(),
-            reply_paths: ReplyPath::Send.bit(),
+            request_paths: paths.request,
+            reply_paths: paths.reply,
             window: limits.window,
             inline_limit: limits.inline_limit,
             slots,
             max_message: limits.max_message,
             features: 0,
             endpoint: prepared.endpoint().to_bytes().to_vec(),
+            ring: prepared.ring(),
         };
         let welcome = exchange(&mut stream, &hello, deadline, self.timeout)?;
         let terms = confirm(&welcome, &hello)?;
         let server = endpoint(&welcome.endpoint)?;
+        if !terms.reply_path.has_ring() {
+            prepared.drop_ring();
+        }
         // The server makes no requests.
         let link = prepared.connect(&server, terms, 0)?;
         stream
@@ -195,6 +232,42 @@ impl ClientBuilder {
     }
 }
 
+/// Paths to offer, as bitmaps.
+struct Paths {
+    request: u8,
+    reply: u8,
+}
+
+impl Paths {
+    /// What was asked for, or everything that the device can do.
+    fn offer(
+        request: Option<RequestPath>,
+        reply: Option<ReplyPath>,
+        immediate: bool,
+    ) -> Result<Paths, ConnectError> {
+        if !immediate && request.is_some_and(RequestPath::has_ring) {
+            return Err(ConnectError::NoImmediate("request"));
+        }
+        if !immediate && reply.is_some_and(ReplyPath::has_ring) {
+            return Err(ConnectError::NoImmediate("reply"));
+        }
+        let able = |ring: bool| immediate || !ring;
+        let all = |bits: u8, bit: u8| bits | bit;
+        Ok(Paths {
+            request: RequestPath::ALL
+                .into_iter()
+                .filter(|&path| able(path.has_ring()) && request.is_none_or(|asked| asked == path))
+                .map(RequestPath::bit)
+                .fold(0, all),
+            reply: ReplyPath::ALL
+                .into_iter()
+                .filter(|&path| able(path.has_ring()) && reply.is_none_or(|asked| asked == path))
+                .map(ReplyPath::bit)
+                .fold(0, all),
+        })
+    }
+}
+
 impl From<PrepareError> for ConnectError {
     fn from(error: PrepareError) -> ConnectError {
         match error {
@@ -202,8 +275,13 @@ impl From<PrepareError> for ConnectError {
                 what: "queue pair",
                 source,
             },
+            PrepareError::Ring(source) => ConnectError::Create {
+                what: "receive ring",
+                source,
+            },
             PrepareError::Receives(error) => ConnectError::Receives(error),
             PrepareError::Post(error) => ConnectError::Post(error),
+            PrepareError::Connect(error) => ConnectError::QueuePair(error),
         }
     }
 }

@@ -23,6 +23,7 @@ pub use stats::ClientStats;
 use crate::control::Control;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
+use crate::handshake::{ReplyPath, RequestPath};
 use crate::link::Link;
 use crate::names::Method;
 use crate::payload::Payload;
@@ -207,6 +208,13 @@ impl Client {
     /// Largest payload in bytes that travels in one message.
     pub fn inline_limit(&self) -> usize {
         self.recorder.inline_limit as usize
+    }
+
+    /// How requests travel and how replies do, as agreed upon with the server; `None` once the
+    /// connection has ended.
+    pub fn paths(&self) -> Option<(RequestPath, ReplyPath)> {
+        let terms = self.link.as_ref()?.terms();
+        Some((terms.request_path, terms.reply_path))
     }
 
     /// Figures since the connection was made.

@@ -5,14 +5,14 @@ use super::call::Answer;
 use super::reply::{Bytes, Reply};
 use crate::credit::Class;
 use crate::error::{Buffers, CallError, Lost, Violation};
+use crate::link::Arrived;
 use crate::names::Code;
 use crate::outgoing::header_buf;
 use crate::posted::{Body, Posted};
 use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, encode_release};
-use mempool::Buf;
 use std::time::Instant;
-use verbs::{Completion, Received};
+use verbs::Completion;
 
 /// Once the server holds so much for us, it is told that we have it, without waiting for the next
 /// request.
@@ -91,7 +91,7 @@ impl Client {
         })
     }
 
-    fn message(&mut self, received: Received<Buf>) -> Result<(), Lost> {
+    fn message(&mut self, received: Arrived) -> Result<(), Lost> {
         let bytes = received.bytes();
         let header = Header::decode(bytes)?;
         let class = match header.kind {
@@ -109,7 +109,7 @@ impl Client {
         };
         // The entry returns before the slot does: the next request tells so (I9).
         if let Some(link) = &mut self.link {
-            link.repost(received.into_inner(), class)?;
+            link.repost(received, class)?;
         }
         if whole && self.slots.fetched(header.slot)? {
             self.freed.push(header.slot);

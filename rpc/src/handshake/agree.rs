@@ -2,8 +2,9 @@
 
 use super::{HandshakeError, Hello, ReplyPath, RequestPath, Welcome};
 use crate::credit::{Credits, WINDOW_MAX, WINDOW_MIN};
-use crate::wire::RELEASE_BYTES_MAX;
-use verbs::Endpoint;
+use crate::ring;
+use crate::wire::{RELEASE_BYTES_MAX, longest};
+use verbs::{Endpoint, RemoteRegion};
 
 /// Smallest inline limit in bytes: bitmaps of control messages must fit.
 pub(crate) const INLINE_MIN: u32 = RELEASE_BYTES_MAX as u32;
@@ -25,6 +26,10 @@ pub struct Limits {
     pub slots: u32,
     /// Largest body in bytes.
     pub max_message: u64,
+    /// Size of the receive ring in bytes; 0 is as large as the window can fill.
+    pub ring: u64,
+    /// Whether the device has immediate data, and so rings can be used.
+    pub immediate: bool,
 }
 
 impl Limits {
@@ -35,7 +40,19 @@ impl Limits {
             inline_limit: self.inline_limit.clamp(INLINE_MIN, INLINE_MAX),
             slots: self.slots.clamp(1, SLOTS_MAX),
             max_message: self.max_message.clamp(u64::from(INLINE_MAX), MESSAGE_MAX),
+            ring: self.ring,
+            immediate: self.immediate,
         }
+    }
+
+    /// Bytes of the receive ring for a connection with this window and inline limit.
+    pub fn ring_size(&self, window: u32, inline_limit: u32) -> u64 {
+        let max = longest(inline_limit) as u64;
+        let size = match self.ring {
+            0 => ring::size_for(window, max),
+            bytes => ring::span(bytes.min(ring::RING_MAX)).max(ring::size_min(max)),
+        };
+        size.min(ring::RING_MAX)
     }
 }
 
@@ -56,6 +73,8 @@ pub struct Terms {
     pub slots: u32,
     /// Largest body in either direction, in bytes.
     pub max_message: u64,
+    /// The peer's receive ring, if messages to it go there.
+    pub peer_ring: Option<RemoteRegion>,
 }
 
 fn in_range(
@@ -83,6 +102,29 @@ fn check_inline(limit: u32, most: u32) -> Result<(), HandshakeError> {
     in_range("inline limit", u64::from(limit), least, most, range)
 }
 
+/// Checks a ring that a peer offers for messages under this inline limit.
+fn check_ring(
+    ring: Option<RemoteRegion>,
+    inline_limit: u32,
+) -> Result<RemoteRegion, HandshakeError> {
+    let ring = ring.ok_or(HandshakeError::Ring(0))?;
+    let least = ring::size_min(longest(inline_limit) as u64);
+    let possible = (least..=ring::RING_MAX).contains(&ring.len)
+        && ring.len.is_multiple_of(ring::GRANULE)
+        && ring.addr.checked_add(ring.len).is_some();
+    if possible {
+        Ok(ring)
+    } else {
+        Err(HandshakeError::Ring(ring.len))
+    }
+}
+
+/// How many answers a reply ring has room for at once.
+fn ring_slots(ring: &RemoteRegion, inline_limit: u32) -> u32 {
+    let answers = ring::answers(ring.len, longest(inline_limit) as u64);
+    u32::try_from(answers).unwrap_or(u32::MAX)
+}
+
 /// The end point in a hello or welcome; both ends have to answer READs, or large bodies would wait for
 /// ever.
 ///
@@ -103,12 +145,15 @@ pub fn endpoint(bytes: &[u8]) -> Result<Endpoint, HandshakeError> {
 /// # Errors
 /// [`HandshakeError`] names what cannot be agreed upon.
 pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
-    if hello.request_paths & RequestPath::Send.bit() == 0 {
-        return Err(HandshakeError::NoPath("request"));
-    }
-    if hello.reply_paths & ReplyPath::Send.bit() == 0 {
-        return Err(HandshakeError::NoPath("reply"));
-    }
+    let can = |ring: bool| !ring || limits.immediate;
+    let request_path = RequestPath::ALL
+        .into_iter()
+        .find(|path| hello.request_paths & path.bit() != 0 && can(path.has_ring()))
+        .ok_or(HandshakeError::NoPath("request"))?;
+    let reply_path = ReplyPath::ALL
+        .into_iter()
+        .find(|path| hello.reply_paths & path.bit() != 0 && can(path.has_ring()))
+        .ok_or(HandshakeError::NoPath("reply"))?;
     let limits = limits.clamped();
     check_window(hello.window)?;
     check_inline(hello.inline_limit, INLINE_MAX)?;
@@ -121,15 +166,23 @@ pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
         u64::MAX,
         "at least 512",
     )?;
-    let possible = Credits::slots(hello.window, limits.window);
+    let inline_limit = hello.inline_limit.min(limits.inline_limit);
+    let mut possible = Credits::slots(hello.window, limits.window);
+    let mut peer_ring = None;
+    if reply_path.has_ring() {
+        let ring = check_ring(hello.ring, inline_limit)?;
+        possible = possible.min(ring_slots(&ring, inline_limit));
+        peer_ring = Some(ring);
+    }
     Ok(Terms {
-        request_path: RequestPath::Send,
-        reply_path: ReplyPath::Send,
+        request_path,
+        reply_path,
         window: limits.window,
         peer_window: hello.window,
-        inline_limit: hello.inline_limit.min(limits.inline_limit),
+        inline_limit,
         slots: hello.slots.min(limits.slots).min(possible),
         max_message: hello.max_message.min(limits.max_message),
+        peer_ring,
     })
 }
 
@@ -147,7 +200,15 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
         .ok_or(HandshakeError::NoPath("reply"))?;
     check_window(welcome.window)?;
     check_inline(welcome.inline_limit, hello.inline_limit)?;
-    let most = Credits::slots(hello.window, welcome.window).min(hello.slots);
+    let mut most = Credits::slots(hello.window, welcome.window).min(hello.slots);
+    if reply_path.has_ring() {
+        let ring = check_ring(hello.ring, welcome.inline_limit)?;
+        most = most.min(ring_slots(&ring, welcome.inline_limit));
+    }
+    let peer_ring = match request_path.has_ring() {
+        true => Some(check_ring(welcome.ring, welcome.inline_limit)?),
+        false => None,
+    };
     let range = "1 to what was asked for and the windows allow";
     in_range("slots", u64::from(welcome.slots), 1, u64::from(most), range)?;
     let range = "512 to what was asked for";
@@ -166,6 +227,7 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
         inline_limit: welcome.inline_limit,
         slots: welcome.slots,
         max_message: welcome.max_message,
+        peer_ring,
     })
 }
 
@@ -179,18 +241,29 @@ mod tests {
         inline_limit: 4096,
         slots: 48,
         max_message: 1 << 20,
+        ring: 0,
+        immediate: true,
     };
+
+    fn ring(addr: u64) -> RemoteRegion {
+        RemoteRegion {
+            addr,
+            len: LIMITS.ring_size(64, 4096),
+            rkey: verbs::RKey(7),
+        }
+    }
 
     fn hello() -> Hello {
         Hello {
-            request_paths: 1,
-            reply_paths: 1,
+            request_paths: 3,
+            reply_paths: 3,
             window: 64,
             inline_limit: 4096,
             slots: 1000,
             max_message: 1 << 30,
             features: 0,
             endpoint: vec![1; 40],
+            ring: Some(ring(4096)),
         }
     }
 
@@ -204,6 +277,7 @@ mod tests {
             max_message: terms.max_message,
             features: 0,
             endpoint: vec![2; 40],
+            ring: terms.request_path.has_ring().then(|| ring(8192)),
         }
     }
 
@@ -211,22 +285,104 @@ mod tests {
     fn both_ends_reach_the_same_terms() {
         let ours = accept(&hello(), &LIMITS).unwrap();
         assert_eq!((ours.slots, ours.max_message), (48, 1 << 20));
+        assert_eq!(ours.request_path, RequestPath::WriteImm);
+        assert_eq!(ours.reply_path, ReplyPath::WriteImm);
+        assert_eq!(ours.peer_ring, Some(ring(4096)));
         let theirs = confirm(&welcome(&ours), &hello()).unwrap();
         assert_eq!(
             theirs,
             Terms {
                 window: ours.peer_window,
                 peer_window: ours.window,
+                peer_ring: Some(ring(8192)),
                 ..ours
             }
         );
     }
 
     #[test]
+    fn paths_are_chosen_one_by_one() {
+        for (offer, immediate) in [(1, true), (2, true), (3, true), (3, false), (0xF1, true)] {
+            let limits = Limits {
+                immediate,
+                ..LIMITS
+            };
+            for other in [1, 2, 3] {
+                let said = Hello {
+                    request_paths: offer,
+                    reply_paths: other,
+                    ..hello()
+                };
+                let ring = |bits: u8| immediate && bits & 2 != 0;
+                match accept(&said, &limits) {
+                    Ok(terms) => {
+                        assert_eq!(terms.request_path.has_ring(), ring(offer));
+                        assert_eq!(terms.reply_path.has_ring(), ring(other));
+                        assert_eq!(terms.peer_ring.is_some(), ring(other));
+                        assert!(confirm(&welcome(&terms), &said).is_ok());
+                    }
+                    Err(error) => {
+                        assert!(!immediate && other == 2, "{error}");
+                        assert!(matches!(error, HandshakeError::NoPath("reply")));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rings_are_checked_and_limit_the_slots() {
+        type Bend = fn(&mut RemoteRegion);
+        let bends: [Bend; 6] = [
+            |r| r.len = 0,
+            |r| r.len -= 1,
+            |r| r.len = ring::size_min(longest(4096) as u64) - 64,
+            |r| r.len = 1 << 40,
+            |r| r.len = u64::MAX,
+            |r| r.addr = u64::MAX - 4096,
+        ];
+        for bend in bends {
+            let mut said = hello();
+            bend(said.ring.as_mut().unwrap());
+            assert!(matches!(
+                accept(&said, &LIMITS),
+                Err(HandshakeError::Ring(_))
+            ));
+            let mut answer = welcome(&accept(&hello(), &LIMITS).unwrap());
+            bend(answer.ring.as_mut().unwrap());
+            assert!(matches!(
+                confirm(&answer, &hello()),
+                Err(HandshakeError::Ring(_))
+            ));
+        }
+        assert!(
+            accept(
+                &Hello {
+                    ring: None,
+                    ..hello()
+                },
+                &LIMITS
+            )
+            .is_err()
+        );
+        let mut small = hello();
+        small.ring.as_mut().unwrap().len = ring::size_min(longest(4096) as u64);
+        let terms = accept(&small, &LIMITS).unwrap();
+        assert!((3..10).contains(&terms.slots), "{}", terms.slots);
+        let mut more = welcome(&terms);
+        assert!(confirm(&more, &small).is_ok());
+        more.slots += 1;
+        assert!(confirm(&more, &small).is_err());
+        // Without a reply ring its size does not matter.
+        small.reply_paths = 1;
+        assert_eq!(accept(&small, &LIMITS).unwrap().slots, 48);
+    }
+
+    #[test]
     fn absurd_hellos_are_refused() {
         type Bend = fn(&mut Hello);
         let bends: [(&str, Bend); 8] = [
-            ("request path", |h| h.request_paths = 0xFE),
+            ("request path", |h| h.request_paths = 0xFC),
             ("reply path", |h| h.reply_paths = 0),
             ("window", |h| h.window = 0),
             ("window", |h| h.window = u32::MAX),
@@ -248,7 +404,7 @@ mod tests {
         let good = welcome(&accept(&hello(), &LIMITS).unwrap());
         type Bend = fn(&mut Welcome);
         let bends: [Bend; 8] = [
-            |w| w.request_path = 1,
+            |w| w.request_path = 2,
             |w| w.reply_path = 200,
             |w| w.window = 3,
             |w| w.inline_limit = 4097,

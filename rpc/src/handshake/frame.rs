@@ -5,6 +5,7 @@
 //! ```
 
 use super::HandshakeError;
+use verbs::RemoteRegion;
 
 /// Length of what precedes every frame, in bytes.
 pub const PREFIX_LEN: usize = 10;
@@ -42,6 +43,8 @@ pub struct Hello {
     pub features: u64,
     /// Its queue pair, in the encoding of the verbs layer.
     pub endpoint: Vec<u8>,
+    /// Its receive ring, if it has one.
+    pub ring: Option<RemoteRegion>,
 }
 
 /// What a server that takes the connection answers with.
@@ -63,6 +66,8 @@ pub struct Welcome {
     pub features: u64,
     /// The server's queue pair, in the encoding of the verbs layer.
     pub endpoint: Vec<u8>,
+    /// The server's receive ring, if requests go there.
+    pub ring: Option<RemoteRegion>,
 }
 
 /// Why a server does not take a connection.
@@ -134,6 +139,7 @@ impl Frame {
                 body.extend(hello.max_message.to_le_bytes());
                 body.extend(hello.features.to_le_bytes());
                 put_bytes(&mut body, &hello.endpoint, ENDPOINT_MAX);
+                put_ring(&mut body, hello.ring);
                 HELLO
             }
             Frame::Welcome(welcome) => {
@@ -147,6 +153,7 @@ impl Frame {
                 body.extend(welcome.max_message.to_le_bytes());
                 body.extend(welcome.features.to_le_bytes());
                 put_bytes(&mut body, &welcome.endpoint, ENDPOINT_MAX);
+                put_ring(&mut body, welcome.ring);
                 WELCOME
             }
             Frame::Refuse(refusal) => {
@@ -212,6 +219,7 @@ impl Frame {
                 max_message: r.u64()?,
                 features: r.u64()?,
                 endpoint: r.bytes(ENDPOINT_MAX)?.to_vec(),
+                ring: r.ring()?,
             }),
             WELCOME => Frame::Welcome(Welcome {
                 request_path: r.u8()?,
@@ -222,6 +230,7 @@ impl Frame {
                 max_message: r.u64()?,
                 features: r.u64()?,
                 endpoint: r.bytes(ENDPOINT_MAX)?.to_vec(),
+                ring: r.ring()?,
             }),
             REFUSE => Frame::Refuse(Refusal {
                 code: match r.u16()? {
@@ -334,6 +343,16 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8], most: usize) {
     out.extend_from_slice(bytes);
 }
 
+/// The key of a ring, or nothing: as many bytes as a length says.
+fn put_ring(out: &mut Vec<u8>, ring: Option<RemoteRegion>) {
+    let bytes = ring.map(|ring| ring.to_bytes());
+    put_bytes(
+        out,
+        bytes.as_ref().map_or(&[], |bytes| bytes),
+        RemoteRegion::LEN,
+    );
+}
+
 /// Takes fields off the front.
 struct Reader<'a>(&'a [u8]);
 
@@ -367,6 +386,17 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Result<u64, HandshakeError> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn ring(&mut self) -> Result<Option<RemoteRegion>, HandshakeError> {
+        let bytes = self.bytes(RemoteRegion::LEN)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        match bytes.first_chunk() {
+            Some(bytes) => Ok(Some(RemoteRegion::from_bytes(bytes))),
+            None => Err(HandshakeError::Malformed("the key of a ring is too short")),
+        }
     }
 
     fn bytes(&mut self, most: usize) -> Result<&'a [u8], HandshakeError> {

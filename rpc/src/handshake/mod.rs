@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   client                                  server
-//!   create QP, post receives
-//!   Hello {paths, limits, endpoint}  ---->
-//!                                           create QP, post receives, RTR, RTS
-//!                                    <----  Welcome {paths chosen, limits, endpoint}
-//!   RTR, RTS                                or Refuse {code, text}
+//!   create QP and reply ring
+//!   Hello {paths, limits, endpoint, ring} ---->
+//!                                           create QP and request ring, post receives, RTR, RTS
+//!                                    <----  Welcome {paths chosen, limits, endpoint, ring}
+//!   post receives, RTR, RTS                 or Refuse {code, text}
 //!   first request over the queue pair
 //! ```
 //!
-//! Both ends post their receives before the other learns the queue pair's number, and the server
-//! says nothing on it before the first request. Each end clamps what the other says to its own
+//! Both ends post their receives before their queue pair can receive anything, and the server says
+//! nothing on it before the first request. A ring's key covers that ring and nothing else. Each end clamps what the other says to its own
 //! limits and refuses what makes no sense; a frame is at most [`FRAME_MAX`] bytes, and its length
 //! is checked before anything is read. Afterwards the connection stays open: a [`Goodbye`] or its
 //! end tells that the peer is gone.
@@ -22,13 +22,16 @@ mod frame;
 pub use agree::{Limits, Terms, accept, confirm, endpoint};
 pub use frame::{Accumulator, FRAME_MAX, Frame, Goodbye, Hello, Refusal, RefusalCode, Welcome};
 
-/// How requests travel. A connection uses one of them.
+/// How requests travel. A connection uses one path for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum RequestPath {
     /// As SENDs into posted receive entries.
     Send = 0,
+    /// As WRITEs with immediate data into a receive ring. Needs a device with immediate data: all but
+    /// iWARP have it.
+    WriteImm = 1,
 }
 
 /// How answers travel. Chosen independently of the request path.
@@ -38,29 +41,35 @@ pub enum RequestPath {
 pub enum ReplyPath {
     /// As SENDs into posted receive entries.
     Send = 0,
+    /// As WRITEs with immediate data into a receive ring. Needs a device with immediate data: all but
+    /// iWARP have it.
+    WriteImm = 1,
 }
 
-impl RequestPath {
-    /// The bit of this path in the bitmap that a client offers.
-    pub fn bit(self) -> u8 {
-        1 << self as u8
-    }
+macro_rules! paths {
+    ($($path:ident),+) => {$(
+        impl $path {
+            /// All that this version knows, the preferred first.
+            pub(crate) const ALL: [$path; 2] = [$path::WriteImm, $path::Send];
 
-    pub(crate) fn from_u8(value: u8) -> Option<RequestPath> {
-        (value == RequestPath::Send as u8).then_some(RequestPath::Send)
-    }
+            /// The bit of this path in the bitmap that a client offers.
+            pub(crate) fn bit(self) -> u8 {
+                1 << self as u8
+            }
+
+            pub(crate) fn from_u8(value: u8) -> Option<$path> {
+                $path::ALL.into_iter().find(|path| *path as u8 == value)
+            }
+
+            /// Whether messages are written into a ring.
+            pub(crate) fn has_ring(self) -> bool {
+                self == $path::WriteImm
+            }
+        }
+    )+};
 }
 
-impl ReplyPath {
-    /// The bit of this path in the bitmap that a client offers.
-    pub fn bit(self) -> u8 {
-        1 << self as u8
-    }
-
-    pub(crate) fn from_u8(value: u8) -> Option<ReplyPath> {
-        (value == ReplyPath::Send as u8).then_some(ReplyPath::Send)
-    }
-}
+paths!(RequestPath, ReplyPath);
 
 /// Why what the peer said on the control connection cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +103,9 @@ pub enum HandshakeError {
     /// An end point that makes no sense.
     #[error(transparent)]
     Endpoint(#[from] verbs::BadEndpoint),
+    /// A ring that cannot be, or one that is missing.
+    #[error("receive ring of {0} bytes cannot be used")]
+    Ring(u64),
     /// No path in common.
     #[error("no {0} path in common")]
     NoPath(&'static str),

@@ -1,8 +1,8 @@
 //! One connection on its core: requests in, bodies pulled, handlers run.
 //!
-//! Normal operation. A request that is whole is handled right out of its receive entry, which is
-//! posted again afterwards. One whose body stayed with the client is pulled: its entry is posted
-//! again at once, the pieces are READ into one private buffer, a slice at a time, and the handler
+//! Normal operation. A request that is whole is handled right where it arrived, in its receive entry
+//! or the link's copy, which is given back afterwards. One whose body stayed with the client is
+//! pulled: what it arrived in is given back at once, the pieces are READ into one private buffer, a slice at a time, and the handler
 //! runs when the last has arrived. Answers are posted by `respond.rs`. What an answer leaves for the
 //! client to READ stays with the slot until the client uses the slot again, or releases it.
 //!
@@ -16,18 +16,17 @@ use crate::control::Control;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Lost, Violation};
-use crate::link::Link;
+use crate::link::{Arrived, Link};
 use crate::names::{Code, Method};
 use crate::outgoing::Held;
 use crate::posted::Posted;
 use crate::slot::SlotError;
 use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
-use mempool::Buf;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
-use verbs::{Completion, Received};
+use verbs::Completion;
 
 pub(super) struct Conn {
     pub(super) id: ConnId,
@@ -118,14 +117,14 @@ impl Conn {
             }
             _ => {}
         }
-        self.link.repost(received.into_inner(), class)
+        self.link.repost(received, class)
     }
 
     fn request<H>(
         &mut self,
         host: &mut Host<H>,
         header: &Header,
-        received: Received<Buf>,
+        received: Arrived,
     ) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
@@ -164,16 +163,15 @@ impl Conn {
                 let now = Instant::now();
                 let deadline = Deadline::from_wire(us, *host.arrived.get_or_insert(now));
                 if deadline.is_past_at(now) {
-                    let entry = received.into_inner();
                     self.refuse_expired(host, id)?;
-                    return self.link.repost(entry, Class::Request);
+                    return self.link.repost(received, Class::Request);
                 }
                 deadline
             }
         };
         if header.pieces > 0 {
             let whole = self.pull(host, header, received.bytes(), method, deadline)?;
-            self.link.repost(received.into_inner(), Class::Request)?;
+            self.link.repost(received, Class::Request)?;
             return if whole {
                 self.handle_pulled(host)
             } else {
@@ -183,7 +181,7 @@ impl Conn {
         let bytes = Bytes::Inline(&received.bytes()[header.inline_start()..]);
         self.handle(host, id, method, deadline, bytes);
         self.answer_own(host)?;
-        self.link.repost(received.into_inner(), Class::Request)
+        self.link.repost(received, Class::Request)
     }
 
     /// Starts to bring in a body; true if nothing of it has to be READ.

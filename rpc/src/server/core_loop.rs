@@ -12,7 +12,7 @@ use crate::credit::CONTROL_RESERVE;
 use crate::epoll::Epoll;
 use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, RefusalCode, Welcome};
-use crate::link::{PrepareError, Prepared, send_depth};
+use crate::link::{Link, PrepareError, Prepared, send_depth};
 use crate::wait::{Next, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
@@ -248,15 +248,7 @@ where
     /// Makes a connection out of a seed.
     fn admit(&mut self, mut seed: Seed) {
         match self.connect(&mut seed) {
-            Ok((prepared, welcome)) => {
-                let peer_slots = seed.terms.slots;
-                let link = match prepared.connect(&seed.endpoint, seed.terms, peer_slots) {
-                    Ok(link) => link,
-                    Err(error) => {
-                        let text = format!("connecting the queue pair: {error}");
-                        return self.turn_away(&mut seed, RefusalCode::Device, &text);
-                    }
-                };
+            Ok((link, welcome)) => {
                 // Counted before the client can know.
                 self.host.counters.opened.add(1);
                 let bytes = Frame::Welcome(welcome).encode();
@@ -271,24 +263,28 @@ where
         }
     }
 
-    fn connect(&self, seed: &mut Seed) -> Result<(Prepared, Welcome), (RefusalCode, String)> {
+    fn connect(&self, seed: &mut Seed) -> Result<(Link, Welcome), (RefusalCode, String)> {
         let terms = &seed.terms;
-        let prepared = Prepared::new(
-            &self.host.pd,
-            &self.events.cq,
-            &self.host.pool,
-            terms.window,
-            terms.inline_limit,
-            terms.slots,
-        )
-        .map_err(|error| {
+        let refuse = |error: PrepareError| {
             let code = match error {
                 PrepareError::Receives(_) => RefusalCode::Full,
                 PrepareError::Create(verbs::Error::CqTooSmall { .. }) => RefusalCode::Full,
                 _ => RefusalCode::Device,
             };
             (code, error.to_string())
-        })?;
+        };
+        let limits = &self.host.settings.limits;
+        let ring = terms.request_path.has_ring();
+        let ring = ring.then(|| limits.ring_size(terms.window, terms.inline_limit));
+        let prepared = Prepared::new(
+            &self.host.pd,
+            &self.events.cq,
+            &self.host.pool,
+            terms.window,
+            terms.slots,
+            ring,
+        )
+        .map_err(refuse)?;
         let welcome = Welcome {
             request_path: terms.request_path as u8,
             reply_path: terms.reply_path as u8,
@@ -298,11 +294,16 @@ where
             max_message: terms.max_message,
             features: seed.hello.features & crate::setup::FEATURES,
             endpoint: prepared.endpoint().to_bytes().to_vec(),
+            ring: prepared.ring(),
         };
-        Ok((prepared, welcome))
+        // The client keeps as many requests unanswered as there are slots.
+        let link = prepared
+            .connect(&seed.endpoint, seed.terms, terms.slots)
+            .map_err(refuse)?;
+        Ok((link, welcome))
     }
 
-    fn insert(&mut self, seed: Seed, link: crate::link::Link) {
+    fn insert(&mut self, seed: Seed, link: Link) {
         let entry = self.conns.vacant_entry();
         let key = entry.key();
         self.epoch += 1;

@@ -178,6 +178,14 @@ impl Server {
         self
     }
 
+    /// Size in bytes of the ring that the requests of a connection arrive in, if they do; at least
+    /// room for four of the largest messages and the control messages, which is what a small number
+    /// gives. By default it holds as many requests as the window.
+    pub fn ring_size(mut self, bytes: u64) -> Self {
+        self.settings.limits.ring = bytes.max(1);
+        self
+    }
+
     /// Most connections at once (default 128), all cores together. What a device can carry may be
     /// less; it is refused then.
     pub fn max_connections(mut self, count: usize) -> Self {

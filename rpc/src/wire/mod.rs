@@ -94,6 +94,11 @@ pub enum WireError {
     Control,
 }
 
+/// The longest message there can be where so many bytes travel inline.
+pub const fn longest(inline_limit: u32) -> usize {
+    HEADER_LEN + MAX_PIECES * PIECE_LEN + inline_limit as usize
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }

@@ -6,9 +6,10 @@ prop_compose! {
     fn hellos()(
         request_paths: u8, reply_paths: u8, window: u32, inline_limit: u32, slots: u32,
         max_message: u64, features: u64, endpoint in vec(any::<u8>(), 0..=ENDPOINT_MAX),
+        ring in proptest::option::of((any::<u64>(), any::<u64>(), any::<u32>())),
     ) -> Hello {
         Hello { request_paths, reply_paths, window, inline_limit, slots, max_message, features,
-            endpoint }
+            endpoint, ring: ring.map(|(addr, len, key)| RemoteRegion { addr, len, rkey: verbs::RKey(key) }) }
     }
 }
 
@@ -25,6 +26,7 @@ fn frames() -> impl Strategy<Value = Frame> {
                 max_message: h.max_message,
                 features: h.features,
                 endpoint: h.endpoint,
+                ring: h.ring,
             })
         }),
         "[a-zäß ]{0,100}".prop_map(|text| {
