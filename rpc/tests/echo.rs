@@ -8,7 +8,7 @@ use rpc::{CallError, Client, Code, Deadline, Method, NotSentReason};
 
 #[test]
 fn every_size_comes_back() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let inline = client.inline_limit();
@@ -35,7 +35,7 @@ fn every_size_comes_back() {
 
 #[test]
 fn every_kind_of_payload() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let pool = client.pool().clone();
@@ -80,7 +80,7 @@ fn every_kind_of_payload() {
 
 #[test]
 fn segments_arrive_in_order_and_come_back() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let pool = client.pool().clone();
@@ -122,7 +122,7 @@ fn segments_arrive_in_order_and_come_back() {
 
 #[test]
 fn call_into_lands_in_the_buffer_itself() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let pool = client.pool().clone();
@@ -189,7 +189,7 @@ fn sixty_four_megabytes_both_ways() {
 
 #[test]
 fn pipelining_beyond_the_window() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         // Many more than there are slots, none waited for until all are submitted.
@@ -217,7 +217,7 @@ fn pipelining_beyond_the_window() {
 
 #[test]
 fn a_pending_of_another_client_is_refused() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let (mut a, mut b) = (client(&server), client(&server));
         let pending = a.submit(ECHO, "a", patient()).unwrap();
@@ -233,7 +233,7 @@ fn a_pending_of_another_client_is_refused() {
 
 #[test]
 fn head_is_the_inline_limit_at_most() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server().inline_limit(1000));
         let mut client = client(&server);
         assert_eq!(client.inline_limit(), 1000);
@@ -247,7 +247,7 @@ fn head_is_the_inline_limit_at_most() {
 
 #[test]
 fn what_is_too_large_is_not_sent() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server().max_message(100_000));
         let mut client = client(&server);
         let buf: Buf = client.pool().alloc(100_001).unwrap();
@@ -275,5 +275,46 @@ fn what_is_too_large_is_not_sent() {
             }
             other => panic!("{other:?}"),
         }
+    });
+}
+
+#[test]
+fn both_ends_prefer_rings() {
+    bounded(|| {
+        let server = serve(server());
+        let (_, pd, pool) = memory();
+        let mut client = Client::builder()
+            .pool(pd, pool)
+            .connect(server.local_addr())
+            .unwrap();
+        assert_eq!(client.paths(), Some(PATHS[0]));
+        assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+    });
+}
+
+/// Every length goes through every place of the smallest rings, again and again.
+#[test]
+fn every_length_in_the_smallest_rings() {
+    over_all_paths(|| {
+        let server = serve(server().ring_size(1).inline_limit(700));
+        let mut client = builder().ring_size(1).connect(server.local_addr()).unwrap();
+        assert_eq!(client.inline_limit(), 700);
+        let mut pending = std::collections::VecDeque::new();
+        for n in 0..6000usize {
+            let bytes = pattern((n * 37) % 1400, n as u8);
+            if n % 50 == 49 {
+                // Quiet for a moment: what is owed is not asked for.
+                while let Some((want, p)) = pending.pop_front() {
+                    let p: rpc::Pending = p;
+                    assert!(p.wait(&mut client).unwrap().bytes() == want);
+                }
+            }
+            let p = client.submit(ECHO, &bytes[..], patient()).unwrap();
+            pending.push_back((bytes, p));
+        }
+        for (want, p) in pending {
+            assert!(p.wait(&mut client).unwrap().bytes() == want);
+        }
+        assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
     });
 }

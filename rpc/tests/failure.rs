@@ -16,7 +16,7 @@ fn ms(n: u64) -> [u8; 8] {
 
 #[test]
 fn a_slow_handler_makes_the_call_expire() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let start = Instant::now();
@@ -35,7 +35,7 @@ fn a_slow_handler_makes_the_call_expire() {
 
 #[test]
 fn large_requests_and_replies_expire_as_well() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         let pool = client.pool().clone();
@@ -319,7 +319,7 @@ fn shutdown_ends_pending_calls() {
 
 #[test]
 fn clients_that_vanish_leave_nothing_behind() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         for round in 0..20u8 {
             let mut client = client(&server);
@@ -352,7 +352,7 @@ fn clients_that_vanish_leave_nothing_behind() {
 
 #[test]
 fn no_memory_for_a_request_is_overload() {
-    bounded(|| {
+    over_all_paths(|| {
         let (context, ..) = memory();
         let pd = context.alloc_pd().unwrap();
         let small = mempool::Pool::builder(&pd)

@@ -7,9 +7,23 @@ use common::*;
 use rpc::{Client, ServerHandle};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use verbs::{Cq, Endpoint, Private, RecvQueue, SendQueue};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use verbs::{Cq, Endpoint, Gather, Private, RKey, RecvQueue, RemoteRegion, SendQueue, SgeList};
 
 type Bytes = Private<Vec<u8>>;
+
+/// Bytes to send or write, or none at all.
+struct Work(Option<Bytes>);
+
+// SAFETY: `Private` keeps the contract by itself.
+unsafe impl Gather for Work {
+    fn gather(&self, out: &mut SgeList) {
+        if let Some(bytes) = &self.0 {
+            bytes.gather(out);
+        }
+    }
+}
 
 const VIOLATION: u16 = 2;
 const DEVICE: u16 = 4;
@@ -18,14 +32,25 @@ const DEVICE: u16 = 4;
 struct Raw {
     stream: TcpStream,
     cq: Cq,
-    tx: SendQueue<Bytes>,
+    tx: SendQueue<Work>,
     _rx: RecvQueue<Bytes>,
     window: u32,
     slots: u32,
+    /// The server's ring, if requests go there, and where the next one belongs.
+    ring: Option<RemoteRegion>,
+    at: u64,
+    /// Messages that have arrived.
+    replies: u32,
 }
 
 impl Raw {
-    fn connect(server: &ServerHandle) -> Raw {
+    fn connect(server: &ServerHandle, ring: bool) -> Raw {
+        Raw::with_reply_ring(server, ring, None)
+    }
+
+    /// With a ring, requests are written into the server's. Replies come as SENDs, or go to what
+    /// is claimed to be a ring of ours.
+    fn with_reply_ring(server: &ServerHandle, ring: bool, claim: Option<RemoteRegion>) -> Raw {
         let (context, pd, _) = memory();
         let window = 32u32;
         let cq = context.cq(512).build().unwrap();
@@ -35,11 +60,12 @@ impl Raw {
             .recv_depth(window)
             .build()
             .unwrap();
-        let (setup, tx, mut rx) = ready.split::<Bytes, Bytes>();
+        let (setup, tx, mut rx) = ready.split::<Work, Bytes>();
         for _ in 0..window {
             rx.post(pd.register(vec![0; 5000]).unwrap()).unwrap();
         }
-        let mut body = vec![1, 1];
+        let bit = |ring: bool| 1u8 << u8::from(ring);
+        let mut body = vec![bit(ring), bit(claim.is_some())];
         for value in [window, 4096, 24] {
             body.extend(value.to_le_bytes());
         }
@@ -47,19 +73,31 @@ impl Raw {
         body.extend(0u64.to_le_bytes());
         body.extend((Endpoint::LEN as u16).to_le_bytes());
         body.extend(setup.endpoint().to_bytes());
-        body.extend([0; 2]);
+        match claim {
+            Some(claim) => {
+                body.extend(24u16.to_le_bytes());
+                body.extend(claim.to_bytes());
+            }
+            None => body.extend(0u16.to_le_bytes()),
+        }
         let mut hello = b"VBRP\x01\0\x01\0".to_vec();
         hello.extend((body.len() as u16).to_le_bytes());
         hello.extend(body);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.set_read_timeout(Some(hang())).unwrap();
         stream.write_all(&hello).unwrap();
-        let mut welcome = [0; 10 + 2 + 12 + 16 + 2 + Endpoint::LEN + 2];
+        let mut prefix = [0; 10];
+        stream.read_exact(&mut prefix).unwrap();
+        assert_eq!(prefix[6], 2, "a welcome");
+        let len = u16::from_le_bytes([prefix[8], prefix[9]]);
+        let mut welcome = vec![0; len.into()];
         stream.read_exact(&mut welcome).unwrap();
-        assert_eq!(welcome[6], 2, "a welcome");
         let word = |at: usize| u32::from_le_bytes(welcome[at..at + 4].try_into().unwrap());
-        let slots = word(20);
-        let peer = Endpoint::from_bytes(&welcome[42..42 + Endpoint::LEN]).unwrap();
+        let slots = word(10);
+        let peer = Endpoint::from_bytes(&welcome[32..32 + Endpoint::LEN]).unwrap();
+        let rest = &welcome[32 + Endpoint::LEN + 2..];
+        assert_eq!(rest.len(), if ring { 24 } else { 0 });
+        let ring = rest.first_chunk().map(RemoteRegion::from_bytes);
         setup.connect(&peer).unwrap();
         Raw {
             stream,
@@ -68,25 +106,68 @@ impl Raw {
             _rx: rx,
             window,
             slots,
+            ring,
+            at: 0,
+            replies: 0,
         }
     }
 
-    /// Sends bytes as a message; false if the device reports that it did not get there.
+    /// Sends bytes as a message, or writes them to where the next one belongs; false if the device
+    /// reports that it did not get there.
     fn send(&mut self, message: Vec<u8>) -> bool {
-        let (_, pd, _) = memory();
-        let message = pd.register(message).unwrap();
-        if self.tx.send(message).signaled().post().is_err() {
-            return false;
+        let Some(ring) = self.ring else {
+            return self.send_plainly(Some(message));
+        };
+        let span = (message.len() as u64).next_multiple_of(64);
+        if self.at + span > ring.len {
+            self.at = 0;
         }
+        let at = self.at;
+        self.at += span;
+        self.write(Some(message), at, true)
+    }
+
+    fn send_plainly(&mut self, message: Option<Vec<u8>>) -> bool {
+        let (_, pd, _) = memory();
+        let message = Work(message.map(|bytes| pd.register(bytes).unwrap()));
+        self.tx.send(message).signaled().post().is_ok() && self.done()
+    }
+
+    /// Writes into the server's ring.
+    fn write(&mut self, bytes: Option<Vec<u8>>, at: u64, with_imm: bool) -> bool {
+        let (_, pd, _) = memory();
+        let len = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        let place = self.ring.unwrap().slice(at..at + len).unwrap();
+        let work = Work(bytes.map(|bytes| pd.register(bytes).unwrap()));
+        let wr = self.tx.write(work, place).signaled();
+        let wr = if with_imm { wr.imm(0) } else { wr };
+        wr.post().is_ok() && self.done()
+    }
+
+    /// Waits for what was posted last.
+    fn done(&mut self) -> bool {
         loop {
-            let Some(completion) = self.cq.poll().unwrap() else {
-                std::thread::yield_now();
-                continue;
-            };
-            if completion.queue() == self.tx.id() {
-                return completion.is_ok();
+            if let Some(ok) = self.poll() {
+                return ok;
             }
         }
+    }
+
+    /// Takes in one completion: of a message that has arrived, or whether what was posted has got
+    /// there.
+    fn poll(&mut self) -> Option<bool> {
+        let Some(completion) = self.cq.poll().unwrap() else {
+            thread::yield_now();
+            return None;
+        };
+        let ok = completion.is_ok();
+        if completion.queue() != self.tx.id() {
+            self.replies += u32::from(ok);
+            return None;
+        }
+        let mut done = self.tx.retire(completion).unwrap();
+        while self.tx.take(&mut done).is_some() {}
+        Some(ok)
     }
 
     /// Reads the control connection to its end: the goodbye's reason.
@@ -149,21 +230,42 @@ impl Message {
 struct Stage {
     server: ServerHandle,
     bystander: Client,
+    /// Whether offenders write into rings.
+    ring: bool,
+}
+
+/// Runs a test's body with messages sent, and with messages written into rings.
+fn both_ways(body: impl Fn(Stage) + Send + 'static) {
+    bounded(move || {
+        for ring in [false, true] {
+            println!("ring: {ring}");
+            body(Stage::new(ring));
+        }
+    });
 }
 
 impl Stage {
-    fn new() -> Stage {
+    fn new(ring: bool) -> Stage {
         let server = serve(server());
         let bystander = client(&server);
-        Stage { server, bystander }
+        Stage {
+            server,
+            bystander,
+            ring,
+        }
     }
 
     /// Runs an offender against the server; the bystander must not notice.
     fn offend(&mut self, want: u16, what: &str, offend: impl FnOnce(&mut Raw)) {
         let broken = self.server.stats().broken;
-        let mut raw = Raw::connect(&self.server);
+        let mut raw = Raw::connect(&self.server, self.ring);
         offend(&mut raw);
         assert_eq!(raw.goodbye(), want, "{what}");
+        self.unmoved(broken, what);
+    }
+
+    /// One more connection was broken, and the others were not.
+    fn unmoved(&mut self, broken: u64, what: &str) {
         let reply = self.bystander.call(ECHO, what, patient()).unwrap();
         assert_eq!(reply.bytes(), what.as_bytes());
         assert_eq!(self.server.stats().broken, broken + 1, "{what}");
@@ -172,8 +274,7 @@ impl Stage {
 
 #[test]
 fn messages_that_make_no_sense() {
-    bounded(|| {
-        let mut stage = Stage::new();
+    both_ways(|mut stage| {
         type Bend = fn(&Raw, &mut Message);
         let bends: [(&str, Bend); 12] = [
             ("a reply to a server", |_, m| m.kind = 2),
@@ -227,8 +328,7 @@ fn messages_that_make_no_sense() {
 
 #[test]
 fn keys_that_do_not_exist() {
-    bounded(|| {
-        let mut stage = Stage::new();
+    both_ways(|mut stage| {
         for (what, addr, len) in [
             ("nowhere", 4096u64, 1u64 << 20),
             ("at the end of the world", u64::MAX - 4096, 4096),
@@ -245,8 +345,7 @@ fn keys_that_do_not_exist() {
 
 #[test]
 fn requests_without_room_for_their_replies() {
-    bounded(|| {
-        let mut stage = Stage::new();
+    both_ways(|mut stage| {
         stage.offend(VIOLATION, "never posts again", |raw| {
             // Well-formed requests, one after the other, that never return a credit.
             for n in 0..raw.window + 8 {
@@ -263,5 +362,140 @@ fn requests_without_room_for_their_replies() {
             0,
             "the server never ran into a full client"
         );
+    });
+}
+
+#[test]
+fn messages_that_do_not_belong_into_a_ring() {
+    bounded(|| {
+        let mut stage = Stage::new(true);
+        stage.offend(VIOLATION, "a message longer than any", |raw| {
+            assert!(raw.write(Some(vec![1; 5000]), 0, true));
+        });
+        stage.offend(VIOLATION, "a message of no bytes", |raw| {
+            raw.write(None, 0, true);
+        });
+        stage.offend(VIOLATION, "a message in another place", |raw| {
+            let message = Message::request(raw).bytes();
+            assert!(raw.write(Some(message), 64, true));
+        });
+        stage.offend(VIOLATION, "nothing, sent", |raw| {
+            raw.send_plainly(None);
+        });
+        stage.offend(DEVICE, "a message, sent", |raw| {
+            let message = Message::request(raw).bytes();
+            raw.send_plainly(Some(message));
+        });
+        // What is written without a completion is nobody's business.
+        let mut raw = Raw::connect(&stage.server, true);
+        let len = raw.ring.unwrap().len as usize;
+        assert!(raw.write(Some(vec![0xFF; len]), 0, false));
+        let message = Message::request(&raw).bytes();
+        assert!(raw.send(message));
+        while raw.replies == 0 {
+            raw.poll();
+        }
+        // Replies that nobody can take end the connection of who asked for them.
+        let broken = stage.server.stats().broken;
+        let nowhere = RemoteRegion {
+            addr: 4096,
+            len: 1 << 20,
+            rkey: RKey(0xDEAD_BEEF),
+        };
+        let mut raw = Raw::with_reply_ring(&stage.server, true, Some(nowhere));
+        let message = Message::request(&raw).bytes();
+        raw.send(message);
+        assert_eq!(raw.goodbye(), DEVICE);
+        stage.unmoved(broken, "a ring that does not exist");
+    });
+}
+
+#[test]
+fn a_key_covers_one_ring() {
+    bounded(|| {
+        let mut stage = Stage::new(true);
+        let mut raw = Raw::connect(&stage.server, true);
+        let ring = raw.ring.unwrap();
+        for beyond in [
+            RemoteRegion {
+                len: ring.len + 64,
+                ..ring
+            },
+            RemoteRegion {
+                addr: ring.addr - 64,
+                ..ring
+            },
+        ] {
+            raw.ring = Some(beyond);
+            let len = beyond.len;
+            assert!(!raw.write(Some(vec![0xFF; len as usize]), 0, false));
+            raw = Raw::connect(&stage.server, true);
+        }
+        let reply = stage.bystander.call(ECHO, "x", patient()).unwrap();
+        assert_eq!(reply.bytes(), b"x");
+    });
+}
+
+/// The ring is rewritten all the time while messages are read out of it: whatever is seen is checked
+/// as it was copied, and the worst that happens is the end of that connection.
+#[test]
+fn a_ring_that_changes_while_it_is_read() {
+    bounded(|| {
+        let mut stage = Stage::new(true);
+        let (mut whole, mut torn) = (0, 0);
+        for round in 0..40u64 {
+            let mut raw = Raw::connect(&stage.server, true);
+            let ring = raw.ring.unwrap();
+            let mut other = Raw::connect(&stage.server, true);
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                // Another connection of the same peer, which knows the key.
+                let (stop, other) = (&stop, &mut other);
+                scope.spawn(move || {
+                    other.ring = Some(ring);
+                    let mut state = round | 0x9e37_79b9_7f4a_7c15;
+                    while !stop.load(Ordering::Relaxed) {
+                        state ^= state << 13;
+                        state ^= state >> 7;
+                        state ^= state << 17;
+                        let at = state % 4096;
+                        // Single bytes, words that pass for lengths, whole stretches.
+                        let bytes = match state >> 60 {
+                            0..6 => vec![state as u8],
+                            6..12 => (state % 5000).to_le_bytes().to_vec(),
+                            _ => pattern((state >> 20) as usize % 3000 + 1, state as u8),
+                        };
+                        if !other.write(Some(bytes), at, false) {
+                            break;
+                        }
+                    }
+                });
+                for n in 0..30u32 {
+                    let mut message = Message::request(&raw);
+                    message.slot = n % raw.slots;
+                    message.generation = n / raw.slots + 1;
+                    message.credit = raw.window;
+                    message.inline = pattern((n as usize * 131) % 3000, n as u8);
+                    if n % 3 == 0 {
+                        message.pieces = vec![(1, 7, 4096, 10)];
+                        message.inline.clear();
+                        message.body_len = Some(10);
+                    }
+                    if !raw.send(message.bytes()) {
+                        torn += 1;
+                        break;
+                    }
+                    whole += 1;
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            drop((raw, other));
+            let what = format!("round {round}");
+            let reply = stage.bystander.call(ECHO, &what, patient()).unwrap();
+            assert_eq!(reply.bytes(), what.as_bytes());
+        }
+        println!("{whole} messages taken, {torn} connections ended");
+        assert!(whole > 0);
+        assert_eq!(stage.server.stats().panics, 0);
     });
 }

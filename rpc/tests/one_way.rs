@@ -32,7 +32,7 @@ fn check(client: &Client, server: &ServerHandle) {
 
 #[test]
 fn requests_with_bytes_replies_without() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server());
         let mut client = client(&server);
         stream(&mut client, SINK, &pattern(1000, 1), 40, 0);
@@ -42,7 +42,7 @@ fn requests_with_bytes_replies_without() {
 
 #[test]
 fn requests_without_bytes_replies_with() {
-    bounded(|| {
+    over_all_paths(|| {
         let (_, pd, pool) = memory();
         let shared = pool.alloc_from_slice(&pattern(1000, 2)).unwrap().freeze();
         let server = rpc::Server::bind("127.0.0.1:0")
@@ -64,14 +64,9 @@ fn requests_without_bytes_replies_with() {
 
 #[test]
 fn smallest_window_and_more_ahead_than_slots() {
-    bounded(|| {
+    over_all_paths(|| {
         let server = serve(server().window(16));
-        let (_, pd, pool) = memory();
-        let mut client = Client::builder()
-            .pool(pd, pool)
-            .window(16)
-            .connect(server.local_addr())
-            .unwrap();
+        let mut client = builder().window(16).connect(server.local_addr()).unwrap();
         assert!(client.slots() <= 12);
         stream(&mut client, SINK, b"x", 100, 0);
         check(&client, &server);
@@ -91,6 +86,48 @@ fn serial() {
                     .is_empty()
             );
         }
+        check(&client, &server);
+    });
+}
+
+/// The longest messages there are, through rings that hold hardly more than four of them.
+#[test]
+fn smallest_rings() {
+    bounded(|| {
+        let long = pattern(4096, 3);
+        let reply = long.clone();
+        let server = rpc::Server::bind("127.0.0.1:0")
+            .unwrap()
+            .pool(&memory().1, &memory().2)
+            .ring_size(1)
+            .serve(move |_core| {
+                let reply = reply.clone();
+                move |request: rpc::Request<'_>, responder: rpc::Responder| match request.method() {
+                    SINK => responder.reply(()),
+                    _ => responder.reply(&reply),
+                }
+            })
+            .unwrap();
+        let mut client = builder().ring_size(1).connect(server.local_addr()).unwrap();
+        assert_eq!(client.paths(), Some(PATHS[0]));
+        assert!((3..8).contains(&client.slots()), "{}", client.slots());
+        stream(&mut client, SINK, &long, 40, 0);
+        check(&client, &server);
+        stream(&mut client, SOURCE, &[], 40, 4096);
+        assert_eq!(server.stats().calls, 2 * u64::from(CALLS));
+        assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
+        println!("{}\n{}", client.stats(), server.stats());
+    });
+}
+
+/// A small request ring under a full window of calls: explicit credits carry bytes.
+#[test]
+fn smallest_request_ring_and_many_slots() {
+    bounded(|| {
+        let server = serve(server().ring_size(1));
+        let mut client = client(&server);
+        assert!(client.slots() > 40, "{}", client.slots());
+        stream(&mut client, SINK, &pattern(4096, 1), 100, 0);
         check(&client, &server);
     });
 }

@@ -2,7 +2,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use mempool::{Budget, Pool};
-use rpc::{Client, Code, Deadline, Method, Request, Responder, Server, ServerHandle};
+use rpc::{
+    Client, ClientBuilder, Code, Deadline, Method, ReplyPath, Request, RequestPath, Responder,
+    Server, ServerHandle,
+};
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
@@ -121,13 +125,54 @@ pub fn serve(server: Server) -> ServerHandle {
         .expect("serve")
 }
 
-pub fn client(server: &ServerHandle) -> Client {
+/// How requests travel, and how replies do.
+pub type Paths = (RequestPath, ReplyPath);
+
+/// All there are.
+pub const PATHS: [Paths; 4] = [
+    (RequestPath::WriteImm, ReplyPath::WriteImm),
+    (RequestPath::WriteImm, ReplyPath::Send),
+    (RequestPath::Send, ReplyPath::WriteImm),
+    (RequestPath::Send, ReplyPath::Send),
+];
+
+thread_local! {
+    static CHOSEN: Cell<Paths> = const { Cell::new(PATHS[0]) };
+}
+
+/// The paths that [`client`] asks for on this thread: both by WRITE, as is the default, unless
+/// [`over_all_paths`] says otherwise.
+pub fn paths() -> Paths {
+    CHOSEN.get()
+}
+
+/// A client to be, with the paths of this thread.
+pub fn builder() -> ClientBuilder {
     let (_, pd, pool) = memory();
+    let (request, reply) = paths();
     Client::builder()
         .pool(pd, pool)
+        .request(request)
+        .reply(reply)
         .connect_timeout(hang())
-        .connect(server.local_addr())
-        .expect("connect")
+}
+
+pub fn client(server: &ServerHandle) -> Client {
+    let client = builder().connect(server.local_addr()).expect("connect");
+    assert_eq!(client.paths(), Some(paths()));
+    client
+}
+
+/// Runs a test's body once for each combination of paths, as [`bounded`] does.
+pub fn over_all_paths(body: impl Fn() + Send + 'static) {
+    bounded(move || {
+        for paths in PATHS {
+            // Shown when it fails.
+            println!("{paths:?}");
+            CHOSEN.set(paths);
+            body();
+        }
+    });
 }
 
 /// Runs a test's body on a thread of its own, and fails if it hangs.
