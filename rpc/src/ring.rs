@@ -135,7 +135,7 @@ impl Writer {
             None => self.released,
         };
         let limit = released + self.cursor.size;
-        let skip = if self.cursor.end() < limit {
+        let skip = if total > 0 && self.cursor.end() < limit {
             self.max - GRANULE
         } else {
             0

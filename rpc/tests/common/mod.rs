@@ -7,8 +7,8 @@ use rpc::{
     Server, ServerHandle,
 };
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 use verbs::{Context, Device, Pd};
@@ -163,16 +163,18 @@ pub fn client(server: &ServerHandle) -> Client {
     client
 }
 
-/// Runs a test's body once for each combination of paths, as [`bounded`] does.
-pub fn over_all_paths(body: impl Fn() + Send + 'static) {
-    bounded(move || {
-        for paths in PATHS {
-            // Shown when it fails.
-            println!("{paths:?}");
+/// Runs a test's body once for each combination of paths, each as [`bounded`] does.
+pub fn over_all_paths(body: impl Fn() + Send + Sync + 'static) {
+    let body = Arc::new(body);
+    for paths in PATHS {
+        let body = Arc::clone(&body);
+        // Shown when it fails.
+        println!("{paths:?}");
+        bounded(move || {
             CHOSEN.set(paths);
             body();
-        }
-    });
+        });
+    }
 }
 
 /// Runs a test's body on a thread of its own, and fails if it hangs.
