@@ -4,7 +4,10 @@ use anyhow::{Context, Result, ensure};
 use std::collections::VecDeque;
 use std::time::Duration;
 use verbatim::mempool::{BudgetKind, Buf, Kind, SgList};
-use verbatim::rpc::{Client, Deadline, Method, Pending, Request, Responder, Server, ServerHandle};
+use verbatim::rpc::{
+    Client, Deadline, Method, Pending, ReplyPath, Request, RequestPath, Responder, Server,
+    ServerHandle,
+};
 
 use super::case::{Flow, Size, Verb, WINDOW};
 use super::link::Host;
@@ -17,14 +20,6 @@ const ENTRIES: u32 = 2 * WINDOW as u32;
 
 /// Far above what a round takes, so that only a hang meets it.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Why the crate cannot carry messages in this way, if it cannot.
-pub fn missing(path: Verb) -> Option<&'static str> {
-    match path {
-        Verb::Send => None,
-        Verb::WriteImm => Some("rpc carries nothing by WRITE yet"),
-    }
-}
 
 /// Serves until it is dropped. Requests of a cache line are echoed; longer ones are answered from memory that is kept, as they
 /// are by the end of a queue pair that they are compared with.
@@ -64,9 +59,21 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Connects to the server.
-    pub fn connect(host: &Host, address: &str, size: Size, flow: Flow) -> Result<Caller> {
+    /// Connects to the server; requests and replies both travel by `path`.
+    pub fn connect(
+        host: &Host,
+        address: &str,
+        path: Verb,
+        size: Size,
+        flow: Flow,
+    ) -> Result<Caller> {
+        let (request, reply) = match path {
+            Verb::Send => (RequestPath::Send, ReplyPath::Send),
+            Verb::WriteImm => (RequestPath::WriteImm, ReplyPath::WriteImm),
+        };
         let client = Client::builder()
+            .request(request)
+            .reply(reply)
             .window(ENTRIES)
             .pool(&host.pd, &host.pool)
             .connect(address)?;

@@ -193,10 +193,10 @@ impl Bench {
                 reader.connect(&theirs)?;
                 End::Reader(Box::new(reader))
             }
-            Case::Rpc { size, flow, .. } => {
+            Case::Rpc { path, size, flow } => {
                 let theirs = self.control.open(slot, case, Hello::default())?;
                 let address = theirs.address.context("the server has no address")?;
-                let caller = Caller::connect(self.host()?, &address, size, flow)?;
+                let caller = Caller::connect(self.host()?, &address, path, size, flow)?;
                 End::Caller(Box::new(caller))
             }
             Case::Socket { family, blocking } => {

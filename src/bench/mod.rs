@@ -79,7 +79,7 @@ const BUSY: f64 = 0.1;
 
 /// Runs the benchmark.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let (cases, mut notes) = cases(args.filter.as_deref())?;
+    let cases = cases(args.filter.as_deref())?;
     let mut plan = if args.quick { QUICK } else { FULL };
     plan.rounds = args.rounds.unwrap_or(plan.rounds).max(1);
     plan.round = args.round_us.map_or(plan.round, Duration::from_micros);
@@ -117,8 +117,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             .records
             .extend(summarise(case, &document.device, launches));
     }
-    notes.extend(doubts(&load));
-    document.notes = notes;
+    document.notes = doubts(&load);
     match &json {
         Some(JsonTarget::Stdout) => eprint!("{}", document.table()),
         _ => output::print(&document.table())?,
@@ -129,37 +128,19 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The cases to measure, and notes on those that cannot be.
-fn cases(filter: Option<&str>) -> Result<(Vec<Case>, Vec<String>)> {
-    let mut notes = Vec::new();
-    let mut chosen = Vec::new();
-    for case in Case::all() {
-        let name = case.to_string();
-        if !filter.is_none_or(|filter| name.contains(filter)) {
-            continue;
-        }
-        match case {
-            Case::Rpc { path, .. } if let Some(why) = calls::missing(path) => {
-                let note = format!("rpc/{path}/... is left out: {why}");
-                if !notes.contains(&note) {
-                    notes.push(note);
-                }
-            }
-            _ => chosen.push(case),
-        }
-    }
+/// The cases to measure.
+fn cases(filter: Option<&str>) -> Result<Vec<Case>> {
+    let named = |case: &Case| filter.is_none_or(|filter| case.to_string().contains(filter));
+    let chosen: Vec<_> = Case::all().into_iter().filter(named).collect();
     if chosen.is_empty() {
         let filter = filter.unwrap_or_default();
         let names: Vec<_> = Case::all().iter().map(|c| format!("\n  {c}")).collect();
-        if let Some(note) = notes.first() {
-            bail!("--filter {filter}: {note}");
-        }
         bail!(
             "--filter {filter}: no case has that in its name; there are{}",
             names.concat()
         );
     }
-    Ok((chosen, notes))
+    Ok(chosen)
 }
 
 /// Why the figures may not be worth much.
@@ -278,13 +259,12 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::case::Verb;
     use super::*;
 
     #[test]
     fn a_filter_chooses_by_name_and_one_that_fits_nothing_is_an_error() {
         let names = |filter| -> Vec<String> {
-            let (cases, _) = cases(filter).unwrap();
+            let cases = cases(filter).unwrap();
             cases.iter().map(ToString::to_string).collect()
         };
         assert_eq!(names(Some("shm")), ["shm/64B/pingpong"]);
@@ -295,16 +275,5 @@ mod tests {
         assert!(names(None).len() > names(Some("64B")).len());
         let error = cases(Some("nonsense")).unwrap_err().to_string();
         assert!(error.contains("nonsense") && error.contains("verbs/read/64B"));
-    }
-
-    #[test]
-    fn what_cannot_be_measured_is_noted() {
-        let (chosen, notes) = cases(None).unwrap();
-        for case in Case::all() {
-            let missing = matches!(case, Case::Rpc { path, .. } if calls::missing(path).is_some());
-            assert_ne!(chosen.contains(&case), missing, "{case}");
-        }
-        let missing = [Verb::Send, Verb::WriteImm].map(|path| calls::missing(path).is_some());
-        assert_eq!(notes.len(), missing.iter().filter(|m| **m).count());
     }
 }
