@@ -43,7 +43,7 @@ done < <(suite)
 ((${#selected[@]})) || { echo "no such test: $*; there are:"; suite; exit 2; } >&2
 
 echo 'building'
-built=$(CARGO_TERM_COLOR=never cargo test "${packages[@]}" "${tests[@]}" --no-run --message-format=json)
+built=$(CARGO_TERM_COLOR=never cargo test "${packages[@]}" "${tests[@]}" --no-run --message-format=json-render-diagnostics)
 lines=()
 for line in "${selected[@]}"; do
     read -r name test device peer arguments <<<"$line"

@@ -1,7 +1,7 @@
 //! Work that a device refuses: what each side is told, and what is left of the connection.
 
 use super::ends::{End, Parts, pair, pair_with, works};
-use verbs::{Access, RKey, RemoteRegion, WcStatus as Is};
+use verbs::{Access, DeviceKind, RKey, RemoteRegion, WcStatus as Is};
 
 /// A WRITE or READ of 4 bytes ends in `want`; what follows it at this end, and what is posted at the other, is flushed.
 fn refused(mut a: End, mut b: End, remote: RemoteRegion, read: bool, want: Is) {
@@ -194,6 +194,30 @@ fn a_wrong_key_in_a_receive_breaks_both_ends() {
     a.tx.send(a.side.bytes(b"hello")).signaled().post().unwrap();
     let there = a.side.says(Is::LOC_PROT_ERR, Is::LOC_QP_OP_ERR);
     assert_eq!(a.ends(1, 0).0, [Is::REM_OP_ERR]);
+    assert_eq!(b.ends(0, 2).1, [there, Is::WR_FLUSH_ERR]);
+}
+
+/// InfiniBand Architecture Specification 1, 11.6.2: the receive that such a write would have used ends with a local access
+/// error. Soft-RoCE calls it a remote one, and `soft0` flushes it like the others.
+#[test]
+fn a_refused_write_with_immediate_data_is_told_to_its_receive() {
+    let (mut a, mut b) = pair();
+    b.post(&[8, 8]);
+    let nowhere = RemoteRegion {
+        addr: 4096,
+        len: 4,
+        rkey: RKey(1),
+    };
+    a.tx.write(a.side.bytes(b"evil"), nowhere)
+        .imm(1)
+        .signaled()
+        .post()
+        .unwrap();
+    assert_eq!(a.sent().err(), Some(Is::REM_ACCESS_ERR));
+    let there = match b.side.ctx.kind() {
+        DeviceKind::Soft => Is::WR_FLUSH_ERR,
+        DeviceKind::Hardware => b.side.says(Is::LOC_ACCESS_ERR, Is::REM_ACCESS_ERR),
+    };
     assert_eq!(b.ends(0, 2).1, [there, Is::WR_FLUSH_ERR]);
 }
 

@@ -191,6 +191,44 @@ fn work_for_a_peer_that_is_not_connected_yet_waits_for_it() {
     works(&mut b, &mut a);
 }
 
+/// Nothing can be sent before the queue pair is connected. Some devices keep such work in their queue all the same, and tell
+/// by half an error: what they keep must not come back as refused.
+#[test]
+fn what_is_posted_before_connecting_is_refused_or_sent_never_both() {
+    let (one, two) = sides();
+    let [cq_a, cq_b] = [&one, &two].map(|side| side.ctx.cq(128).build().unwrap());
+    let ready_a = one.pd.rc(&cq_a).build().unwrap();
+    let ready_b = two.pd.rc(&cq_b).build().unwrap();
+    let (end_a, end_b) = (ready_a.endpoint(), ready_b.endpoint());
+    let (setup, tx, rx) = ready_a.split();
+    let mut a = End {
+        side: one,
+        cq: cq_a,
+        tx,
+        rx,
+    };
+    let early = a.tx.send(a.side.bytes(b"early")).signaled().post().is_ok();
+    setup.connect(&end_b).unwrap();
+    let (tx, rx) = ready_b.connect(&end_a).unwrap();
+    let mut b = End {
+        side: two,
+        cq: cq_b,
+        tx,
+        rx,
+    };
+    b.post(&[8; 2]);
+    a.tx.send(a.side.bytes(b"late")).signaled().post().unwrap();
+    for text in [&b"early"[..], b"late"] {
+        if text == b"late" || early {
+            let message = b.received().unwrap();
+            let len = message.byte_len() as usize;
+            assert_eq!(&message.into_inner().concat()[..len], text);
+            assert_eq!(a.sent().unwrap().concat(), text);
+        }
+    }
+    b.ends_idle(0, 1 - usize::from(early));
+}
+
 /// Ends that disagree on where the sequence numbers start do not understand each other.
 #[test]
 fn a_wrong_sequence_number_is_not_answered() {
