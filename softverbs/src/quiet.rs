@@ -1,10 +1,11 @@
 //! Hazards: memory is given back only when nothing touches it.
 //!
-//! An initiator stores what it is about to touch (a receive entry, or a region) into the hazard word of its own lane line,
-//! with a plain store, *before* it reads the state of the queue pair and the region's key, and clears it afterwards. Whoever
-//! wants memory back withdraws the advertisement, then runs `membarrier`, which makes every running thread of every attached
-//! process pass a full fence, and then looks at the hazards: each initiator either saw the withdrawal or is seen. Hazards of
-//! dead processes count as done; a process that is alive but stopped is waited for a bounded time only.
+//! An initiator stores what it is about to touch (a receive entry, or a region) into the hazard word of its own advertisement,
+//! with a plain store (a READ or atomic: with a full fence), *before* it reads the state of the queue pair and the region's key,
+//! and clears it afterwards. Whoever wants memory back withdraws the advertisement, then runs the barrier of
+//! [`crate::os::membarrier`], after which every running thread of every attached process has passed a full fence, and then
+//! looks at the hazards: each initiator either saw the withdrawal or is seen. Hazards of dead processes count as done; a
+//! process that is alive but stopped is waited for a bounded time only.
 
 use crate::layout::QpAdvert;
 use crate::os::membarrier;
