@@ -116,7 +116,9 @@ pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<
         drop(qp.send.lock());
         let producing = qp.recv.lock().producing();
         if let Some(producing) = producing {
-            producing.wait(|name| name == key || name & RECV != 0)?;
+            // A receive that has not been taken is all that it can be at work on, and others' memory is not kept for it.
+            let receiving = || writable && qp.recv.lock().names(key);
+            producing.wait(|name| name == key || name & RECV != 0 && receiving())?;
         }
     }
     Ok(())

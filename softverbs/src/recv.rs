@@ -118,6 +118,16 @@ impl RecvQueue {
         self.lane.as_ref().map(|lane| lane.producing.clone())
     }
 
+    /// Whether a posted receive that has not completed is to be placed in the region with `key`.
+    pub fn names(&self, key: u32) -> bool {
+        (self.taken..self.posted).any(|index| {
+            let slot = self.slot(index);
+            let count = self.entries[slot].sges as usize;
+            let sges = &self.sges[slot * self.max_sge..][..count];
+            sges.iter().any(|sge| sge.lkey == key)
+        })
+    }
+
     pub fn attach(&mut self, lane: InLane) {
         self.lane = Some(lane);
     }
