@@ -130,7 +130,7 @@ impl CqCore {
 
     /// Entries that a queue pair can have here at once.
     fn depth_of(&self, qp: &QpCore) -> usize {
-        let here = |cq: &Arc<CqCore>, depth| if std::ptr::eq(&**cq, self) { depth } else { 0 };
+        let here = |cq: &Arc<CqCore>, depth| if self.is(cq) { depth } else { 0 };
         here(&qp.send_cq, qp.caps.send_wr) + here(&qp.recv_cq, qp.caps.recv_wr)
     }
 
@@ -160,15 +160,26 @@ impl CqCore {
         }
     }
 
+    #[inline]
+    fn is(&self, cq: &Arc<CqCore>) -> bool {
+        std::ptr::eq(Arc::as_ptr(cq), self)
+    }
+
+    /// Waits until no poll is under way that began before.
+    pub fn pass(&self) {
+        drop(self.members.lock());
+    }
+
     /// Whether there is anything to poll.
     pub fn has_something(&self) -> bool {
         let members = self.members.lock();
         !members.ring.is_empty()
             || members.broken
-            || members
-                .list
-                .iter()
-                .any(|qp| qp.send_dones.waiting() || qp.recv_waiting())
+            || members.list.iter().any(|qp| {
+                // SAFETY: this is the completion queue of its receives, and we hold its lock.
+                let arrived = || self.is(&qp.recv_cq) && unsafe { qp.recv_waiting() };
+                self.is(&qp.send_cq) && qp.send_dones.waiting() || arrived()
+            })
     }
 
     /// `ibv_poll_cq`: fills `out` from the front and returns how many.
@@ -284,7 +295,7 @@ impl CqCore {
         if qp.attention() {
             qp.attend();
         }
-        if std::ptr::eq(&*qp.send_cq, self) {
+        if self.is(&qp.send_cq) {
             while filled < out.len() {
                 // SAFETY: this completion queue is the send ring's, and we hold its lock.
                 let Some(done) = (unsafe { qp.send_dones.pop() }) else {
@@ -303,8 +314,10 @@ impl CqCore {
                 filled += 1;
             }
         }
-        if filled < out.len() && std::ptr::eq(&*qp.recv_cq, self) && qp.recv_waiting() {
-            filled += qp.take_in(&mut out[filled..]);
+        // SAFETY: this completion queue is the receives', and we hold its lock.
+        if filled < out.len() && self.is(&qp.recv_cq) && unsafe { qp.recv_waiting() } {
+            // SAFETY: as above.
+            filled += unsafe { qp.take_in(&mut out[filled..]) };
         }
         filled
     }

@@ -175,6 +175,8 @@ fn active() -> bool {
     ACTIVE.load(Ordering::Relaxed) != 0
 }
 
+#[cold]
+#[inline(never)]
 fn find<T>(mut f: impl FnMut(&Entry) -> Option<T>) -> Option<T> {
     let faults = FAULTS.lock().clone();
     faults.iter().find_map(|entry| f(entry))
@@ -183,9 +185,12 @@ fn find<T>(mut f: impl FnMut(&Entry) -> Option<T>) -> Option<T> {
 /// Whether a call of a verb fails, and with which errno.
 #[inline]
 pub(crate) fn verb(verb: Verb) -> Option<i32> {
-    if !active() {
-        return None;
-    }
+    if active() { verb_in_force(verb) } else { None }
+}
+
+#[cold]
+#[inline(never)]
+fn verb_in_force(verb: Verb) -> Option<i32> {
     find(|entry| match entry.fault {
         Fault::Verb {
             verb: which,
@@ -199,9 +204,16 @@ pub(crate) fn verb(verb: Verb) -> Option<i32> {
 /// What a step brings: `Some(status)` if the request fails there.
 #[inline]
 pub(crate) fn step(qpn: u32, step: Step) -> Option<u32> {
-    if !active() {
-        return None;
+    if active() {
+        step_in_force(qpn, step)
+    } else {
+        None
     }
+}
+
+#[cold]
+#[inline(never)]
+fn step_in_force(qpn: u32, step: Step) -> Option<u32> {
     let action = find(|entry| match entry.fault {
         Fault::At {
             qp,
@@ -232,9 +244,16 @@ pub(crate) enum Hindrance {
 /// Whether request `index` of a queue pair is kept back.
 #[inline]
 pub(crate) fn hinders(qpn: u32, index: u64, takes_receive: bool) -> Option<Hindrance> {
-    if !active() {
-        return None;
+    if active() {
+        hinders_in_force(qpn, index, takes_receive)
+    } else {
+        None
     }
+}
+
+#[cold]
+#[inline(never)]
+fn hinders_in_force(qpn: u32, index: u64, takes_receive: bool) -> Option<Hindrance> {
     find(|entry| match entry.fault {
         Fault::Delay { qp, by } if qp.is_none_or(|q| q == qpn) => {
             let mut seen = entry.seen.lock();

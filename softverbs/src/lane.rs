@@ -50,6 +50,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    #[inline]
     fn from_u8(value: u8) -> Option<Kind> {
         Some(match value {
             1 => Kind::Recv,
@@ -180,52 +181,71 @@ pub(crate) struct Consumer {
     pos: u64,
 }
 
-impl Consumer {
-    /// Entries ever taken; to be published to the producer.
-    pub fn pos(&self) -> u64 {
-        self.pos
-    }
+/// An entry that was taken: its words were read once and count, whatever the peer writes later.
+pub(crate) struct Taken<'a> {
+    slot: &'a Slot,
+    flags: u64,
+    pub kind: Kind,
+    pub byte_len: u32,
+    pub imm: u32,
+    pub index: u64,
+}
 
-    /// Whether an entry waits at `pos`; may be called without the consumer's lock.
+impl Taken<'_> {
+    /// To be read once.
     #[inline]
-    pub fn waiting(slots: &[Slot], pos: u64) -> bool {
-        slots[(pos & (slots.len() as u64 - 1)) as usize]
-            .stamp
-            .load(Ordering::Acquire)
-            == pos + 1
-    }
-
-    /// Takes the next entry: `None` when there is none, `Some(Err(()))` when it makes no sense. The number is its slot.
-    #[inline]
-    pub fn take(&mut self, slots: &[Slot]) -> Option<(usize, Result<Entry, ()>)> {
-        if !Self::waiting(slots, self.pos) {
-            return None;
-        }
-        let at = (self.pos & (slots.len() as u64 - 1)) as usize;
-        let slot = &slots[at];
-        let head = slot.head.load(Ordering::Relaxed);
-        let flags = head >> 8 & 0xff;
-        let payload = match flags & (PAYLOAD_IN_ENTRY | PAYLOAD_BESIDE) {
+    pub fn payload(&self) -> Payload {
+        match self.flags & (PAYLOAD_IN_ENTRY | PAYLOAD_BESIDE) {
             0 => Payload::Placed,
             PAYLOAD_IN_ENTRY => {
                 let mut words = [0; IN_ENTRY / 8];
-                for (word, from) in words.iter_mut().zip(&slot.payload) {
+                for (word, from) in words.iter_mut().zip(&self.slot.payload) {
                     *word = from.load(Ordering::Relaxed);
                 }
                 Payload::InEntry(words)
             }
             _ => Payload::Beside,
-        };
-        let entry = Kind::from_u8(head as u8).map(|kind| Entry {
+        }
+    }
+}
+
+impl Consumer {
+    /// Entries ever taken; to be published to the producer.
+    #[inline]
+    pub fn pos(&self) -> u64 {
+        self.pos
+    }
+
+    #[inline]
+    fn at(&self, slots: &[Slot]) -> usize {
+        (self.pos & (slots.len() as u64 - 1)) as usize
+    }
+
+    /// Whether an entry waits.
+    #[inline]
+    pub fn waiting(&self, slots: &[Slot]) -> bool {
+        slots[self.at(slots)].stamp.load(Ordering::Acquire) == self.pos + 1
+    }
+
+    /// Takes the next entry, with its slot: `None` when there is none, `Some((_, None))` when it makes no sense.
+    #[inline]
+    pub fn take<'a>(&mut self, slots: &'a [Slot]) -> Option<(usize, Option<Taken<'a>>)> {
+        let at = self.at(slots);
+        let slot = &slots[at];
+        if slot.stamp.load(Ordering::Acquire) != self.pos + 1 {
+            return None;
+        }
+        self.pos += 1;
+        let head = slot.head.load(Ordering::Relaxed);
+        let taken = Kind::from_u8(head as u8).map(|kind| Taken {
+            slot,
+            flags: head >> 8 & 0xff,
             kind,
-            solicited: flags & SOLICITED != 0,
-            payload,
             byte_len: (head >> 32) as u32,
             imm: slot.imm.load(Ordering::Relaxed) as u32,
             index: slot.index.load(Ordering::Relaxed),
         });
-        self.pos += 1;
-        Some((at, entry.ok_or(())))
+        Some((at, taken))
     }
 }
 
@@ -256,6 +276,19 @@ pub(crate) mod tests {
         }
     }
 
+    impl Taken<'_> {
+        pub fn entry(&self) -> Entry {
+            Entry {
+                kind: self.kind,
+                solicited: self.flags & SOLICITED != 0,
+                payload: self.payload(),
+                byte_len: self.byte_len,
+                imm: self.imm,
+                index: self.index,
+            }
+        }
+    }
+
     #[cfg(not(loom))]
     mod plain {
         use super::*;
@@ -280,7 +313,7 @@ pub(crate) mod tests {
                             next += 1;
                         }
                     } else {
-                        prop_assert_eq!(rx.take(&slots).map(|(_, e)| e.unwrap()), model.pop_front());
+                        prop_assert_eq!(rx.take(&slots).map(|(_, e)| e.unwrap().entry()), model.pop_front());
                     }
                 }
             }
@@ -296,7 +329,7 @@ pub(crate) mod tests {
                 slots[0].stamp.store(1, Ordering::Release);
                 let mut rx = Consumer::default();
                 let (_, got) = rx.take(&slots).unwrap();
-                prop_assert_eq!(got.is_ok(), (1..=11).contains(&(head as u8)));
+                prop_assert_eq!(got.is_some(), (1..=11).contains(&(head as u8)));
                 prop_assert!(rx.take(&slots).is_none());
             }
 
@@ -336,7 +369,7 @@ pub(crate) mod tests {
             for i in 0..3 {
                 let got = loop {
                     match rx.take(&shared.0) {
-                        Some((_, got)) => break got.unwrap(),
+                        Some((_, got)) => break got.unwrap().entry(),
                         None => loom::thread::yield_now(),
                     }
                 };

@@ -59,6 +59,7 @@ mod send;
 mod send_done;
 mod sync;
 mod tables;
+mod take_in;
 mod thread;
 mod transfer;
 mod verbs;

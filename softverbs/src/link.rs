@@ -2,15 +2,15 @@
 
 use crate::channel::Record;
 use crate::cq::wants;
-use crate::lane::{self, Entry, Producer};
-use crate::layout::QpAdvert;
+use crate::lane::{self, Entry, Producer, Slot};
+use crate::layout::{CqAdvert, QpAdvert};
 use crate::memory::PeerMapping;
 use crate::os::membarrier;
 use crate::os::memfd::ControlFile;
 use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::qp_state::State;
-use crate::segment::Segment;
+use crate::segment::Shared;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,96 +30,126 @@ pub(crate) struct Link {
 
 /// The peer's lane, attached.
 pub(crate) struct OutLane {
-    pub file: Arc<ControlFile>,
-    pub off: usize,
-    pub order: u32,
+    /// Keeps the lane mapped.
+    _file: Arc<ControlFile>,
+    slots: *const Slot,
+    order: u32,
     pub generation: u64,
-    pub producer: Producer,
+    producer: Producer,
     /// Receive entries taken, and how many the peer has posted as far as we know.
     pub claimed: u64,
     pub posted: u64,
     /// Counts operations, so that two uses of one thing have different hazards.
     pub op: u32,
     pub fenced: bool,
-    /// Our own advertisement, which holds our hazard word.
-    own: (Arc<Segment>, usize),
+    /// What the peer says of its queue pair.
+    pub advert: Shared<QpAdvert>,
+    /// Our own advertisement, which holds our words: hazard, parked, fatal.
+    pub own: Shared<QpAdvert>,
+    /// The completion queue of the peer's receives.
+    recv_cq: (u32, Shared<CqAdvert>),
     /// What `parked` says, to say it once.
     parked: u64,
     /// An arena was looked up: others may be gone by now.
     looked_up: bool,
-    pub recv_cq: u32,
     /// Generation of the peer's completion queue for which we have already woken it.
-    pub woken: u64,
-    pub channel: Option<(u64, Arc<OwnedFd>)>,
+    woken: u64,
+    channel: Option<(u64, Arc<OwnedFd>)>,
     /// Arenas of the peer that this queue pair uses. A mapping stays as long as its entry is here, and entries go only
     /// between requests.
-    pub arenas: Vec<(u32, u64, Arc<PeerMapping>)>,
+    arenas: Vec<Known>,
+}
+
+// SAFETY: `slots` and the arenas' addresses point into shared mappings that are held beside them, and are good in any thread.
+unsafe impl Send for OutLane {}
+
+/// An arena of the peer's that is mapped here.
+pub(crate) struct Known {
+    index: u32,
+    serial: u64,
+    pub at: *mut u8,
+    pub len: u64,
+    pub writable: bool,
+    _mapping: Arc<PeerMapping>,
 }
 
 /// Arenas that one queue pair keeps at hand.
 const ARENAS: usize = 32;
 
 impl OutLane {
-    /// Our own words: hazard, parked, fatal.
-    #[inline]
-    pub fn own(&self) -> &QpAdvert {
-        self.own.0.qp(self.own.1)
-    }
-
     /// Says that the queue pair of this lane must fail.
     pub fn fail_peer(&self) {
-        let fatal = &self.own().word.0.fatal;
+        let fatal = &self.own.word.0.fatal;
         fatal.store(self.generation, Ordering::Release);
+    }
+
+    /// Whether the next [`push`](Self::push) finds room.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        let consumed = || self.advert.consumed.0.load(Ordering::Acquire);
+        self.producer.has_room(1 << self.order, consumed)
     }
 
     #[inline]
     pub fn push(&mut self, entry: &Entry) {
         // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
-        let slots = unsafe {
-            core::slice::from_raw_parts(self.file.as_ptr().add(self.off).cast(), 1 << self.order)
-        };
+        let slots = unsafe { core::slice::from_raw_parts(self.slots, 1 << self.order) };
         self.producer.push(slots, entry);
     }
 
-    pub fn beside(&self, slot: usize) -> *mut u8 {
+    /// Room for the payload beside the entry that is pushed next.
+    pub fn beside(&self) -> *mut u8 {
+        let slot = self.producer.next_slot(1 << self.order);
         // SAFETY: as for `push`; `slot` is below the number of slots.
         unsafe {
-            self.file
-                .as_ptr()
-                .add(self.off + lane::beside_off(self.order) + slot * lane::BESIDE)
+            self.slots
+                .cast_mut()
+                .cast::<u8>()
+                .add(lane::beside_off(self.order) + slot * lane::BESIDE)
         }
     }
-}
 
-impl OutLane {
     /// The peer's arena, mapped; it stays mapped until [`prune`](Self::prune).
     #[inline]
-    pub fn arena(&mut self, peer: &Peer, index: u32, serial: u64) -> Option<&PeerMapping> {
-        let known = self
-            .arenas
-            .iter()
-            .position(|(i, s, _)| *i == index && *s == serial);
-        let at = match known {
+    pub fn arena(&mut self, peer: &Peer, index: u32, serial: u64) -> Option<&Known> {
+        let known = |k: &Known| k.index == index && k.serial == serial;
+        let at = match self.arenas.iter().position(known) {
             Some(at) => at,
-            None => {
-                self.arenas
-                    .push((index, serial, peer.arena(index, serial)?));
-                self.looked_up = true;
-                self.arenas.len() - 1
-            }
+            None => self.look_up(peer, index, serial)?,
         };
-        Some(&self.arenas[at].2)
+        self.arenas.get(at)
+    }
+
+    #[cold]
+    fn look_up(&mut self, peer: &Peer, index: u32, serial: u64) -> Option<usize> {
+        let mapping = peer.arena(index, serial)?;
+        self.arenas.push(Known {
+            index,
+            serial,
+            at: mapping.as_ptr(),
+            len: mapping.len() as u64,
+            writable: mapping.writable(),
+            _mapping: mapping,
+        });
+        self.looked_up = true;
+        Some(self.arenas.len() - 1)
     }
 
     /// Between requests: lets go of arenas that the peer has given up, and of all if there are too many.
     #[inline]
     pub fn prune(&mut self, peer: &Peer) {
-        if core::mem::take(&mut self.looked_up) {
-            self.arenas
-                .retain(|(i, serial, _)| peer.arena_serial(*i) == *serial);
-            if self.arenas.len() > ARENAS {
-                self.arenas.clear();
-            }
+        if self.looked_up {
+            self.prune_arenas(peer);
+        }
+    }
+
+    #[cold]
+    fn prune_arenas(&mut self, peer: &Peer) {
+        self.looked_up = false;
+        self.arenas
+            .retain(|known| peer.arena_serial(known.index) == known.serial);
+        if self.arenas.len() > ARENAS {
+            self.arenas.clear();
         }
     }
 }
@@ -191,8 +221,9 @@ impl Link {
         }
         self.attached = generation;
         self.lane = Some(OutLane {
-            file,
-            off,
+            // SAFETY: the lane lies in the file, as was just checked.
+            slots: unsafe { file.as_ptr().add(off) }.cast(),
+            _file: file,
             order,
             generation,
             producer: Producer::default(),
@@ -202,10 +233,11 @@ impl Link {
             // Either side without membarrier needs the fence: theirs reaches only those who registered.
             fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0
                 || qp.process.fenced(),
-            own: (qp.process.segment.clone(), qp.index()),
+            advert: self.peer.segment.share(|s| s.qp(self.dest as usize)),
+            own: qp.process.segment.share(|s| s.qp(qp.index())),
+            recv_cq: (recv_cq, self.peer.segment.share(|s| s.cq(recv_cq as usize))),
             parked: 0,
             looked_up: false,
-            recv_cq,
             woken: 0,
             channel: None,
             arenas: Vec::new(),
@@ -233,8 +265,9 @@ pub(crate) fn rnr_timer(code: u32) -> Duration {
 
 /// Looks again how many receives the peer has posted; if still none, parks: from now on a post there gives us notice.
 #[cold]
-pub(crate) fn more_posted(out: &mut OutLane, advert: &QpAdvert) -> bool {
+pub(crate) fn more_posted(out: &mut OutLane) -> bool {
     let read = |out: &mut OutLane| {
+        let advert = &out.advert;
         let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
         // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
         out.posted = advert
@@ -250,7 +283,7 @@ pub(crate) fn more_posted(out: &mut OutLane, advert: &QpAdvert) -> bool {
         }
         out.parked = out.claimed + 1;
         let parked = out.parked;
-        out.own().word.0.parked.store(parked, Ordering::Relaxed);
+        out.own.word.0.parked.store(parked, Ordering::Relaxed);
         // Should it pass a processor by, the watcher's next look finds the receive.
         if out.fenced || membarrier::barrier_unsettled().is_err() {
             fence(Ordering::SeqCst);
@@ -260,7 +293,7 @@ pub(crate) fn more_posted(out: &mut OutLane, advert: &QpAdvert) -> bool {
         }
     }
     out.parked = 0;
-    out.own().word.0.parked.store(0, Ordering::Relaxed);
+    out.own.word.0.parked.store(0, Ordering::Relaxed);
     true
 }
 
@@ -272,15 +305,16 @@ pub(crate) fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
     } else {
         compiler_fence(Ordering::SeqCst);
     }
-    let advert = peer.segment.cq(out.recv_cq as usize);
-    let armed = advert.armed.load(Ordering::Relaxed);
+    let armed = out.recv_cq.1.armed.load(Ordering::Relaxed);
     if wants(armed, solicited) && out.woken != armed >> 2 {
-        wake_cold(peer, out, armed, advert.channel.load(Ordering::Relaxed));
+        wake_cold(peer, out, armed);
     }
 }
 
 #[cold]
-fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
+fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64) {
+    let (cq, advert) = &out.recv_cq;
+    let channel = advert.channel.load(Ordering::Relaxed);
     let Some(index) = channel.checked_sub(1) else {
         return;
     };
@@ -294,7 +328,7 @@ fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64, channel: u32) {
     }
     if let Some((_, fd)) = &out.channel {
         let record = Record {
-            cq: out.recv_cq,
+            cq: *cq,
             generation: (armed >> 2) as u32,
         };
         if record.send(fd) {

@@ -5,18 +5,20 @@
 
 use crate::asynch::Helper;
 use crate::cq::CqCore;
-use crate::lane::{self, Consumer};
-use crate::layout::{self, QpAdvert};
+use crate::lane;
+use crate::layout::QpAdvert;
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp_state::State;
 use crate::quiet::{self, Producing};
-use crate::recv::{InLane, RecvQueue};
+use crate::recv::{Entries, RecvQueue};
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
+use crate::take_in::{Arrivals, InLane};
 use crate::{channel, device};
+use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
@@ -42,6 +44,8 @@ pub(crate) struct QpCore {
     pub process: &'static Process,
     pub qpn: u32,
     index: usize,
+    /// Our own advertisement.
+    pub own: &'static QpAdvert,
     pub pd: u32,
     pub caps: Caps,
     pub sig_all: bool,
@@ -58,19 +62,19 @@ pub(crate) struct QpCore {
     pub attention: AtomicBool,
     /// In the error state, but a peer is in the middle of a copy: the watcher waits for it.
     pub unquiet: AtomicBool,
-    /// For looking without a lock whether the lane has something.
-    slots: AtomicPtr<lane::Slot>,
-    slot_count: AtomicU64,
-    taken: AtomicU64,
+    pub entries: Entries,
+    /// What arrives: used under the lock of `recv_cq` only.
+    pub arrivals: UnsafeCell<Arrivals>,
     /// The advertisement of the queue pair that produces for our lane, null without a lane.
     producer: AtomicPtr<QpAdvert>,
     /// The context's helper, in the asynchronous mode.
     pub helper: Option<Arc<Helper>>,
-    recv_off: usize,
-    recv_len: usize,
     /// The `ibv_qp` that callers hold.
     pub handle: AtomicPtr<c_void>,
 }
+
+// SAFETY: `arrivals` is used under the lock of the completion queue only; everything else is `Sync`.
+unsafe impl Sync for QpCore {}
 
 impl QpCore {
     /// A queue pair in RESET.
@@ -84,22 +88,17 @@ impl QpCore {
         helper: Option<Arc<Helper>>,
     ) -> io::Result<Arc<QpCore>> {
         let full = || io::Error::from_raw_os_error(libc::ENOMEM);
-        let stride = layout::recv_stride(caps.recv_sge);
-        let recv_order = caps.recv_wr.max(1).next_power_of_two().trailing_zeros();
-        let recv_len = stride << recv_order;
-        let recv_off = process.take_recv(recv_len).ok_or_else(full)?;
+        let entries = Entries::new(process, &caps)?;
         let Some(index) = process.take_qp() else {
-            process.give_recv(recv_off, recv_len);
+            process.give_recv(entries.off, entries.len);
             return Err(full());
         };
         let qpn = process.qpn(index);
-        let advert = process.segment.qp(index);
+        let advert: &'static QpAdvert = process.segment.qp(index);
         advert.state.store(State::Reset as u32, Ordering::Relaxed);
         advert.pd.store(pd, Ordering::Relaxed);
         advert.recv_cq.store(recv_cq.index, Ordering::Relaxed);
-        advert.recv_order.store(recv_order, Ordering::Relaxed);
-        advert.recv_off.store(recv_off as u64, Ordering::Relaxed);
-        advert.recv_stride.store(stride as u32, Ordering::Relaxed);
+        entries.advertise(advert);
         advert.eager.store(lane::BESIDE as u32, Ordering::Relaxed);
         advert.posted.0.store(0, Ordering::Relaxed);
         advert.consumed.0.store(0, Ordering::Relaxed);
@@ -111,6 +110,7 @@ impl QpCore {
             process,
             qpn,
             index,
+            own: advert,
             pd,
             caps,
             sig_all,
@@ -122,13 +122,10 @@ impl QpCore {
             attr: Mutex::new(ibv_qp_attr::default()),
             attention: AtomicBool::new(false),
             unquiet: AtomicBool::new(false),
-            slots: AtomicPtr::default(),
-            slot_count: AtomicU64::new(1),
-            taken: AtomicU64::new(0),
+            entries,
+            arrivals: UnsafeCell::default(),
             producer: AtomicPtr::default(),
             helper,
-            recv_off,
-            recv_len,
             handle: AtomicPtr::default(),
             send_cq,
             recv_cq,
@@ -144,8 +141,9 @@ impl QpCore {
         State::from_u32(self.state.load(Ordering::Acquire)).unwrap_or(State::Err)
     }
 
-    pub fn advert(&self) -> &QpAdvert {
-        self.process.segment.qp(self.index)
+    #[inline]
+    pub fn advert(&self) -> &'static QpAdvert {
+        self.own
     }
 
     /// A transition, unless the queue pair has failed meanwhile.
@@ -172,24 +170,6 @@ impl QpCore {
     #[inline]
     pub fn attention(&self) -> bool {
         self.attention.load(Ordering::Relaxed)
-    }
-
-    /// Whether the receive side may have something to take in.
-    #[inline]
-    pub fn recv_waiting(&self) -> bool {
-        let slots = self.slots.load(Ordering::Acquire);
-        if slots.is_null() {
-            return self.state() == State::Err;
-        }
-        let count = self.slot_count.load(Ordering::Relaxed) as usize;
-        // SAFETY: the lane stays mapped while `slots` is set and the queue pair is a member of a completion queue, whose
-        // lock the caller holds; it is cleared under that lock (see `detach`).
-        let slots = unsafe { core::slice::from_raw_parts(slots, count) };
-        Consumer::waiting(slots, self.taken.load(Ordering::Relaxed)) || self.state() == State::Err
-    }
-
-    pub fn publish_taken(&self, pos: u64) {
-        self.taken.store(pos, Ordering::Relaxed);
     }
 
     /// What the peer says as the producer of our lane: that this queue pair must fail.
@@ -335,15 +315,15 @@ impl QpCore {
                 peer: peer.clone(),
                 qpn: attr.dest_qp_num,
             };
-            let lane = InLane::new(producing, space, order);
-            let mut recv = self.recv.lock();
-            self.taken.store(0, Ordering::Relaxed);
-            self.slot_count.store(1 << order, Ordering::Relaxed);
-            let producer = core::ptr::from_ref(lane.producer());
-            self.producer.store(producer.cast_mut(), Ordering::Release);
-            self.slots
-                .store(lane.slots().as_ptr().cast_mut(), Ordering::Release);
-            recv.attach(lane);
+            let lane = InLane::new(producing.clone(), space, order, self.caps.recv_wr);
+            CqCore::exclude(self, || {
+                let mut recv = self.recv.lock();
+                let producer = core::ptr::from_ref(lane.producer());
+                self.producer.store(producer.cast_mut(), Ordering::Release);
+                recv.connect(producing);
+                // SAFETY: under the lock of the completion queue.
+                unsafe { &mut *self.arrivals.get() }.lane = Some(lane);
+            });
         }
         {
             let mut send = self.send.lock();
@@ -379,7 +359,6 @@ impl QpCore {
             let mut send = self.send.lock();
             self.state.store(State::Reset as u32, Ordering::Release);
             advert.state.store(State::Reset as u32, Ordering::Release);
-            self.slots.store(core::ptr::null_mut(), Ordering::Release);
             self.producer
                 .store(core::ptr::null_mut(), Ordering::Release);
             send.reset();
@@ -389,7 +368,10 @@ impl QpCore {
             // SAFETY: both locks of the ring are held: the send queue's and, by `exclude`, the completion queue's.
             unsafe { self.send_dones.clear() };
             self.sent.store(send.head(), Ordering::Release);
-            if let Some((peer, space)) = recv.reset() {
+            recv.reset(&self.entries);
+            // SAFETY: under the lock of the completion queue.
+            if let Some(lane) = unsafe { &mut *self.arrivals.get() }.reset() {
+                let (peer, space) = lane.into_space();
                 peer.unmake_lane(&space);
             }
             let eager = lane::BESIDE as u32;
@@ -407,14 +389,9 @@ impl QpCore {
         self.process.watcher.forget(self);
         let advert = self.advert();
         advert.qpn.store(0, Ordering::Release);
-        self.process.give_recv(self.recv_off, self.recv_len);
+        self.process.give_recv(self.entries.off, self.entries.len);
         self.process.give_qp(self.index);
         Ok(())
-    }
-
-    /// Offset in the receive area of the process, for advertising entries.
-    pub fn recv_off(&self) -> usize {
-        self.recv_off
     }
 
     /// The process at the other end, once there is one.

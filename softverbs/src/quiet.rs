@@ -114,10 +114,11 @@ pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<
     for qp in process.qps() {
         // This process's own work runs under these locks and checks keys under them.
         drop(qp.send.lock());
+        qp.recv_cq.pass();
         let producing = qp.recv.lock().producing();
         if let Some(producing) = producing {
             // A receive that has not been taken is all that it can be at work on, and others' memory is not kept for it.
-            let receiving = || writable && qp.recv.lock().names(key);
+            let receiving = || writable && qp.recv.lock().names(&qp.entries, key);
             producing.wait(|name| name == key || name & RECV != 0 && receiving())?;
         }
     }

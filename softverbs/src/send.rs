@@ -5,9 +5,9 @@
 //! on the queue pair, or by the process's watcher when the peer gives notice.
 
 use crate::device::MAX_MSG;
-use crate::execute::{Outcome, Reason, Work, execute};
+use crate::execute::{Outcome, Reason, Work, execute, execute_stored};
 use crate::faults::{self, Verb};
-use crate::link::Link;
+use crate::link::{Link, rnr_timer};
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::State;
 use crate::send_done::SendDone;
@@ -51,6 +51,18 @@ impl Op {
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Op::FetchAdd,
             _ => return None,
         })
+    }
+
+    /// Whether a request takes a receive entry of the peer's.
+    #[inline]
+    pub fn takes_entry(self) -> bool {
+        matches!(self, Op::Send | Op::SendImm | Op::WriteImm)
+    }
+
+    /// Whether a request brings something back.
+    #[inline]
+    pub fn fetches(self) -> bool {
+        matches!(self, Op::Read | Op::CompareSwap | Op::FetchAdd)
     }
 
     fn completion(self) -> ibv_wc_opcode {
@@ -212,7 +224,7 @@ impl SendQueue {
         self.head += 1;
     }
 
-    fn complete(&self, qp: &QpCore, id: Id, status: ibv_wc_status, len: u64) {
+    fn complete(&self, qp: &QpCore, id: Id, status: ibv_wc_status, len: u32) {
         let Id {
             index,
             wr_id,
@@ -227,7 +239,7 @@ impl SendQueue {
             index,
             status: status.0,
             opcode: op.completion().0,
-            byte_len: len as u32,
+            byte_len: len,
         };
         // SAFETY: the caller holds the send queue's lock (`&self` is inside it), and each slot of the queue completes once.
         unsafe { qp.send_dones.push(done) };
@@ -274,8 +286,7 @@ impl SendQueue {
                 rkey: stored.rkey,
                 sges: &sges[..stored.sges as usize],
             };
-            let outcome = execute(qp, self.link.as_mut(), &work, mover);
-            match outcome {
+            match execute_stored(qp, self.link.as_mut(), &work, mover) {
                 Outcome::Done(status, len) => {
                     self.waiting = None;
                     let index = self.next;
@@ -308,7 +319,7 @@ impl SendQueue {
             Reason::Receiver { timer } => (
                 match self.rnr_retry {
                     7 => None,
-                    n => Some(timer * u32::from(n)),
+                    n => Some(rnr_timer(timer.into()) * u32::from(n)),
                 },
                 ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
             ),
@@ -396,11 +407,7 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
     };
     let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
     let flags = wr.send_flags;
-    if total > MAX_MSG
-        || flags & INLINE != 0
-            && (total > sq.max_inline as u64
-                || matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd))
-    {
+    if total > MAX_MSG || flags & INLINE != 0 && (total > sq.max_inline as u64 || op.fetches()) {
         return Err(libc::EINVAL);
     }
     if sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64 {

@@ -1,0 +1,82 @@
+//! Atomics: on mapped memory by the processor's own, elsewhere under a lock. See [`crate::atomic`] for the two ways.
+
+use super::job::{Job, Ran, Stop};
+use crate::atomic::{self, Update};
+use crate::faults::Step;
+use crate::region::REMOTE_ATOMIC;
+use crate::send::Op;
+use crate::transfer::{Mover, Piece, Target, Way, transfer};
+use core::sync::atomic::{AtomicU64, Ordering};
+use ibverbs_sys::ibv_wc_status as Status;
+use std::io;
+
+impl Job<'_> {
+    #[inline(never)]
+    pub fn atomic(&mut self, mover: &mut Mover<'_>) -> Ran {
+        if !self.work.raddr.is_multiple_of(8) {
+            return Err(self.fatal(Status::IBV_WC_REM_INV_REQ_ERR));
+        }
+        let target = self.one_sided(REMOTE_ATOMIC)?;
+        let [a, b] = self.work.operands;
+        let update = match self.work.op {
+            Op::CompareSwap => Update::CompareSwap {
+                compare: a,
+                swap: b,
+            },
+            _ => Update::FetchAdd(a),
+        };
+        let mut old = match target {
+            Target::Mapped(word) if self.is_processors() && word.addr().is_multiple_of(8) => {
+                // SAFETY: eight mapped, aligned bytes, checked under the hazard; atomics only.
+                update.execute(unsafe { &*word.cast::<AtomicU64>() })
+            }
+            target => {
+                let page = self.peer.lock_page().map_err(|_| Stop::Wait)?;
+                let held = atomic::lock(page.locks(), self.work.raddr, self.qp.process.me);
+                let held = held.ok_or(Stop::Wait)?;
+                // SAFETY: the target was checked under the hazard.
+                let done = unsafe { self.update(update, target) };
+                drop(held);
+                done.map_err(|error| self.copy_failed(&error))?
+            }
+        };
+        let from = [(Target::Mapped((&raw mut old).cast()), 8)];
+        // SAFETY: eight bytes on the stack into local pieces of eight bytes (the post checked that).
+        let copied = unsafe { self.transfer(Way::In, &from, mover) };
+        copied.map_err(|error| self.copy_failed(&error))?;
+        self.step(Step::Copied)?;
+        Ok(false)
+    }
+
+    /// Whether the memory lies in an arena that all peers map writable: then its atomics are the processor's.
+    fn is_processors(&self) -> bool {
+        let arena = self.region(self.work.rkey).arena.load(Ordering::Relaxed);
+        // A mapped target of another process was found in an arena, and is writable.
+        !self.peer.own || arena != 0 && self.peer.maps_writable(arena - 1)
+    }
+
+    /// Reads a word of the peer's and writes it back updated; the word's lock is held.
+    ///
+    /// # Safety
+    ///
+    /// The target was resolved while the hazard is set, which it still is.
+    unsafe fn update(&self, update: Update, target: Target) -> io::Result<u64> {
+        let mut word = 0u64;
+        let piece = [Piece {
+            ptr: (&raw mut word).cast(),
+            len: 8,
+        }];
+        let pid = self.peer.incarnation.pid;
+        // SAFETY: a word on the stack, and a target of eight bytes by contract.
+        unsafe { transfer(Way::In, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+        if let Some(mut new) = update.of(word) {
+            let piece = [Piece {
+                ptr: (&raw mut new).cast(),
+                len: 8,
+            }];
+            // SAFETY: as above.
+            unsafe { transfer(Way::Out, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+        }
+        Ok(word)
+    }
+}

@@ -1,0 +1,358 @@
+//! Taking in what the peer's lane says: the consumer's side of a receive queue. Everything here runs under the lock of the
+//! receive queue's completion queue.
+
+use crate::lane::{self, Consumer, Kind, Payload, Taken};
+use crate::layout::QpAdvert;
+use crate::peer::{LaneSpace, Peer};
+use crate::qp::QpCore;
+use crate::qp_state::State;
+use crate::quiet::{self, Producing};
+use crate::region::{self, LOCAL_WRITE};
+use crate::transfer::{List, Mover, Piece};
+use core::sync::atomic::Ordering;
+use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as Status};
+use std::sync::Arc;
+
+/// The lane from the peer, made by us.
+pub(crate) struct InLane {
+    producing: Producing,
+    ring: Ring,
+    consumer: Consumer,
+    /// How far the peer knows us to be, and after how many entries it is told anew.
+    published: u64,
+    lag: u64,
+    /// How far the queue has come in ending: after it no producer writes any more.
+    closed: Closed,
+    /// Something in it made no sense: nothing more is taken from it.
+    spoiled: bool,
+}
+
+/// Its room.
+struct Ring {
+    space: LaneSpace,
+    slots: *const lane::Slot,
+    order: u32,
+}
+
+// SAFETY: `slots` points into the shared mapping that `space` holds, and is good in any thread.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    #[inline]
+    fn slots(&self) -> &[lane::Slot] {
+        // SAFETY: the lane's room lies in the file, which stays mapped while `space` holds it. Atomics only.
+        unsafe { core::slice::from_raw_parts(self.slots, 1 << self.order) }
+    }
+
+    fn beside(&self, slot: usize) -> *const u8 {
+        // SAFETY: as for `slots`; `slot` is below the number of slots.
+        unsafe {
+            self.slots
+                .cast::<u8>()
+                .add(lane::beside_off(self.order) + slot * lane::BESIDE)
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    Open,
+    /// The error state is advertised and a barrier has run: producers see it or are seen.
+    Fenced,
+    /// No producer is at work.
+    Quiet,
+}
+
+impl InLane {
+    /// A lane in `space`, which is empty, for a receive queue of `depth` entries.
+    pub fn new(producing: Producing, space: LaneSpace, order: u32, depth: usize) -> InLane {
+        InLane {
+            producing,
+            ring: Ring {
+                // SAFETY: the lane's room lies in the file.
+                slots: unsafe { space.file.as_ptr().add(space.off) }.cast(),
+                space,
+                order,
+            },
+            consumer: Consumer::default(),
+            published: 0,
+            lag: (((1u64 << order) - depth as u64) / 2).max(1),
+            closed: Closed::Open,
+            spoiled: false,
+        }
+    }
+
+    /// Gives the room back.
+    pub fn into_space(self) -> (Arc<Peer>, LaneSpace) {
+        (self.producing.peer, self.ring.space)
+    }
+
+    /// The advertisement of the queue pair that writes here.
+    pub fn producer(&self) -> &QpAdvert {
+        self.producing.advert()
+    }
+
+    /// Whether an entry waits that would be taken.
+    #[inline]
+    pub fn waiting(&self) -> bool {
+        self.consumer.waiting(self.ring.slots()) && !self.spoiled
+    }
+
+    /// Tells the peer now and then how much room it has.
+    #[inline]
+    fn publish(&mut self, advert: &QpAdvert) {
+        let pos = self.consumer.pos();
+        if pos - self.published >= self.lag {
+            self.published = pos;
+            advert.consumed.0.store(pos, Ordering::Release);
+        }
+    }
+}
+
+/// The consumer's side.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    pub lane: Option<InLane>,
+    /// Receive entries ever taken.
+    taken: u64,
+}
+
+impl Arrivals {
+    /// Forgets everything; gives the lane back.
+    pub fn reset(&mut self) -> Option<InLane> {
+        self.taken = 0;
+        self.lane.take()
+    }
+}
+
+impl QpCore {
+    /// Whether there is something to take in.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the receive queue's completion queue.
+    #[inline]
+    pub unsafe fn recv_waiting(&self) -> bool {
+        // SAFETY: by contract; shared for the moment.
+        let arrivals = unsafe { &*self.arrivals.get() };
+        arrivals.lane.as_ref().is_some_and(InLane::waiting) || self.state() == State::Err
+    }
+
+    /// Takes completions of the receive queue out of the lane; in the error state flushes what is left.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the receive queue's completion queue.
+    #[inline]
+    pub unsafe fn take_in(self: &Arc<Self>, out: &mut [ibv_wc]) -> usize {
+        // SAFETY: by contract, nobody else uses it now.
+        let arrivals = unsafe { &mut *self.arrivals.get() };
+        let Arrivals { lane, taken } = arrivals;
+        let before = *taken;
+        let mut filled = 0;
+        if let Some(lane) = lane {
+            // A bound on entries that make no completion: an honest peer has no more than the lane holds.
+            let mut budget = 1u64 << lane.ring.order;
+            while filled < out.len() && budget > 0 && !lane.spoiled {
+                let Some((at, entry)) = lane.consumer.take(lane.ring.slots()) else {
+                    break;
+                };
+                budget -= 1;
+                let made =
+                    entry.and_then(|e| self.entry(&lane.ring, taken, at, &e, &mut out[filled]));
+                match made {
+                    Some(made) => filled += usize::from(made),
+                    // Rubbish, which a peer of ours would not write: nothing more of the lane is believed.
+                    None => {
+                        lane.spoiled = true;
+                        self.fail();
+                    }
+                }
+            }
+            lane.publish(self.own);
+        }
+        if self.state() == State::Err {
+            filled += self.flush_receives(lane, taken, &mut out[filled..]);
+        }
+        if *taken != before {
+            self.entries.set_taken(*taken);
+        }
+        filled
+    }
+
+    /// In the error state: completes what is left, once nobody writes to the lane any more.
+    #[cold]
+    fn flush_receives(
+        self: &Arc<Self>,
+        lane: &mut Option<InLane>,
+        taken: &mut u64,
+        out: &mut [ibv_wc],
+    ) -> usize {
+        if out.is_empty() || !self.quiet(lane) {
+            return 0;
+        }
+        let mut filled = 0;
+        while filled < out.len() && *taken != self.own.posted.0.load(Ordering::Acquire) {
+            self.receive(taken, Status::IBV_WC_WR_FLUSH_ERR, &mut out[filled]);
+            filled += 1;
+        }
+        filled
+    }
+
+    /// In the error state: whether no producer writes to the lane any more, and everything it wrote was taken.
+    fn quiet(self: &Arc<Self>, lane: &mut Option<InLane>) -> bool {
+        let Some(lane) = lane else {
+            return true;
+        };
+        if lane.closed == Closed::Open {
+            // Whoever set the private state may not have come to this yet.
+            self.own.state.store(State::Err as u32, Ordering::Release);
+            if quiet::barrier(self.process).is_err() {
+                return false;
+            }
+            lane.closed = Closed::Fenced;
+        }
+        if lane.closed == Closed::Fenced {
+            if lane.producing.is_busy() {
+                // Somebody is in the middle of a copy: the watcher waits for it and then wakes whoever wants the flush.
+                self.unquiet.store(true, Ordering::Release);
+                self.process.watcher.wait_for(self);
+                return false;
+            }
+            lane.closed = Closed::Quiet;
+        }
+        // What was pushed before the hazard was cleared is taken before the flush.
+        !lane.waiting()
+    }
+
+    /// The completion of the oldest receive.
+    #[inline(always)]
+    fn receive(&self, taken: &mut u64, status: Status, wc: &mut ibv_wc) {
+        *wc = ibv_wc {
+            wr_id: self.entries.wr_id(*taken),
+            status,
+            opcode: ibv_wc_opcode::IBV_WC_RECV,
+            qp_num: self.qpn,
+            src_qp: self.own.peer_qpn.load(Ordering::Relaxed),
+            ..ibv_wc::default()
+        };
+        *taken += 1;
+    }
+
+    /// One entry of the lane. Returns whether it made a completion, `None` if it makes no sense.
+    #[inline(always)]
+    fn entry(
+        &self,
+        ring: &Ring,
+        taken: &mut u64,
+        at: usize,
+        entry: &Taken<'_>,
+        wc: &mut ibv_wc,
+    ) -> Option<bool> {
+        let kind = entry.kind;
+        if !matches!(kind, Kind::Recv | Kind::RecvImm | Kind::WriteImm) {
+            return self.unusual(taken, entry, wc);
+        }
+        if !self.is_next(*taken, entry) {
+            return None;
+        }
+        if kind != Kind::WriteImm {
+            let (head, _) = self.entries.get(*taken);
+            if u64::from(entry.byte_len) > head.total.load(Ordering::Relaxed) {
+                return None;
+            }
+            if !self.place(ring, *taken, at, entry) {
+                self.receive(taken, Status::IBV_WC_LOC_PROT_ERR, wc);
+                self.fail();
+                return Some(true);
+            }
+        }
+        self.receive(taken, Status::IBV_WC_SUCCESS, wc);
+        wc.byte_len = entry.byte_len;
+        if kind != Kind::Recv {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1.imm_data = entry.imm;
+        }
+        if kind == Kind::WriteImm {
+            wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+        }
+        Some(true)
+    }
+
+    /// Whether an entry is about the oldest receive, which was posted.
+    #[inline(always)]
+    fn is_next(&self, taken: u64, entry: &Taken<'_>) -> bool {
+        entry.index == taken && taken != self.own.posted.0.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    fn unusual(&self, taken: &mut u64, entry: &Taken<'_>, wc: &mut ibv_wc) -> Option<bool> {
+        match entry.kind {
+            Kind::Error if self.is_next(*taken, entry) => {
+                // Only the errors that an initiator can find here.
+                let status = [Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_ACCESS_ERR]
+                    .into_iter()
+                    .find(|status| status.0 == entry.imm)
+                    .unwrap_or(Status::IBV_WC_LOC_PROT_ERR);
+                self.receive(taken, status, wc);
+                self.fail();
+                Some(true)
+            }
+            Kind::Fatal => {
+                self.fail();
+                Some(false)
+            }
+            // Kinds that nobody sends to this kind of queue pair yet, and receives that there are none of.
+            _ => None,
+        }
+    }
+
+    /// Copies a payload that rode in the lane to where the receive wants it.
+    #[inline]
+    fn place(&self, ring: &Ring, taken: u64, at: usize, entry: &Taken<'_>) -> bool {
+        let words;
+        let (mut from, room): (*const u8, usize) = match entry.payload() {
+            Payload::Placed => return true,
+            Payload::InEntry(w) => {
+                words = w;
+                (words.as_ptr().cast(), lane::IN_ENTRY)
+            }
+            Payload::Beside => (ring.beside(at), lane::BESIDE),
+        };
+        let mut left = entry.byte_len as usize;
+        if left > room {
+            return false;
+        }
+        let (_, sges) = self.entries.get(taken);
+        let mut pieces: List<Piece> = List::new();
+        for sge in sges {
+            let len = (sge.len.load(Ordering::Relaxed) as usize).min(left);
+            if len == 0 {
+                continue;
+            }
+            let (addr, lkey) = (
+                sge.addr.load(Ordering::Relaxed),
+                sge.lkey.load(Ordering::Relaxed),
+            );
+            let advert = self.process.segment.mr(region::index_of(lkey));
+            let Ok(off) = region::check(advert, lkey, self.pd, addr, len as u64, LOCAL_WRITE)
+            else {
+                return false;
+            };
+            pieces.push(Piece {
+                ptr: (advert.addr.load(Ordering::Relaxed) + off) as *mut u8,
+                len,
+            });
+            left -= len;
+        }
+        for piece in pieces.as_slice() {
+            // SAFETY: the piece lies in a region whose key was checked under the completion queue's lock, which
+            // `quiet::region` takes before memory is given back; `from` has `room` bytes, of which at most `byte_len` are read.
+            unsafe {
+                Mover::Now.copy(piece.ptr, from, piece.len);
+                from = from.add(piece.len);
+            }
+        }
+        left == 0
+    }
+}
