@@ -14,6 +14,7 @@ use softverbs::faults::Step;
 use softverbs::memory::Kind;
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 /// Ten times as long as a stopped process is waited for.
@@ -254,13 +255,14 @@ impl Target {
             (READ, Kind::Readable),
             (LOCAL | READ | WRITE, Kind::Exposed),
         ] {
-            let mem = ManuallyDrop::new(Mem::file(&self.dev, 4096, access, kind));
+            let mut mem = ManuallyDrop::new(Mem::file(&self.dev, 4096, access, kind));
             let rc = self
                 .longest
                 .time(format!("dereg of other memory, {state}"), || unsafe {
                     (api().ibv_dereg_mr)(mem.mr)
                 });
             assert_eq!(rc, 0, "{kind:?} memory of others, {state}");
+            free(&mut mem);
         }
     }
 
@@ -300,6 +302,13 @@ impl Target {
         assert_eq!(victim.flushed, DEPTH);
         self.longest = longest;
     }
+}
+
+/// Frees memory that is not registered any more.
+fn free(mem: &mut ManuallyDrop<Mem>) {
+    mem.mr = null_mut();
+    // SAFETY: it is dropped here only, and not used afterwards.
+    unsafe { ManuallyDrop::drop(mem) };
 }
 
 /// Repeats until it succeeds, which it must.
@@ -377,6 +386,7 @@ fn what_a_stopped_one_works_on_comes_back_when_it_has_gone_on() {
         // It has gone on until it was told that it is cut off, and has changed nothing.
         victim.second.answer();
         assert!(victim.mem.get(0, LEN) == pattern(3, LEN));
+        free(&mut victim.mem);
     });
 }
 
@@ -390,6 +400,7 @@ fn what_a_stopped_one_works_on_comes_back_when_it_is_killed() {
             assert_eq!(target.dereg(&victim, state), 0);
             assert_eq!(target.destroy(&victim, state), 0);
         }
+        free(&mut victim.mem);
     });
 }
 
@@ -408,6 +419,7 @@ fn what_a_killed_one_worked_on_comes_back_at_once() {
             assert_eq!(victim.end.set_state(State::IBV_QPS_ERR), 0);
             target.flush(&mut victim, state);
             assert_eq!(target.destroy(&victim, state), 0);
+            free(&mut victim.mem);
             target.others_go_on(state);
         }
     }
@@ -450,6 +462,7 @@ fn a_large_copy_that_is_stopped_keeps_its_memory() {
         succeeds("destroy", || {
             target.destroy(&victim, "one that has gone on")
         });
+        free(&mut victim.mem);
     }
     println!("{kept} of 8 were in a copy");
     target.close();
