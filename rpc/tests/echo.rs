@@ -70,7 +70,7 @@ fn every_kind_of_payload() {
             b"arr"
         );
         assert!(client.call(ECHO, (), patient()).unwrap().is_empty());
-        let region = memory().1.register(pattern(5000, 4)).unwrap();
+        let region = client_memory().1.register(pattern(5000, 4)).unwrap();
         let mut reply = client.call(ECHO, sg![region], patient()).unwrap();
         assert!(reply.bytes() == pattern(5000, 4));
         assert!(reply.take_segments().copy_to_vec() == pattern(5000, 4));

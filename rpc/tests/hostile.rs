@@ -113,7 +113,8 @@ impl Raw {
     }
 
     /// Sends bytes as a message, or writes them to where the next one belongs; false if the device
-    /// reports that it did not get there.
+    /// reports no success. An offence may have arrived all the same: a server that ends the connection for
+    /// it can be quicker than the acknowledgement.
     fn send(&mut self, message: Vec<u8>) -> bool {
         let Some(ring) = self.ring else {
             return self.send_plainly(Some(message));
@@ -256,6 +257,9 @@ impl Stage {
     }
 
     /// Runs an offender against the server; the bystander must not notice.
+    ///
+    /// That the offence arrived shows in the goodbye: it says why, and the server had nothing else to say
+    /// it about.
     fn offend(&mut self, want: u16, what: &str, offend: impl FnOnce(&mut Raw)) {
         let broken = self.server.stats().broken;
         let mut raw = Raw::connect(&self.server, self.ring);
@@ -305,11 +309,13 @@ fn messages_that_make_no_sense() {
             stage.offend(VIOLATION, what, |raw| {
                 let mut message = Message::request(raw);
                 bend(raw, &mut message);
-                assert!(raw.send(message.bytes()));
+                raw.send(message.bytes());
             });
         }
         for garbage in [vec![0; 1], vec![0; 39], vec![0xFF; 40], pattern(4000, 7)] {
-            stage.offend(VIOLATION, "garbage", |raw| assert!(raw.send(garbage)));
+            stage.offend(VIOLATION, "garbage", |raw| {
+                raw.send(garbage);
+            });
         }
         stage.offend(VIOLATION, "an old generation", |raw| {
             let message = Message::request(raw);
@@ -321,7 +327,7 @@ fn messages_that_make_no_sense() {
             let mut message = Message::request(raw);
             (message.kind, message.generation) = (17, 0);
             message.inline = vec![0xFF; 512];
-            assert!(raw.send(message.bytes()));
+            raw.send(message.bytes());
         });
     });
 }
@@ -337,7 +343,7 @@ fn keys_that_do_not_exist() {
                 let mut message = Message::request(raw);
                 message.pieces = vec![(1, 0xDEAD_BEEF, addr, len)];
                 message.body_len = Some(len);
-                assert!(raw.send(message.bytes()));
+                raw.send(message.bytes());
             });
         }
     });
@@ -370,14 +376,14 @@ fn messages_that_do_not_belong_into_a_ring() {
     bounded(|| {
         let mut stage = Stage::new(true);
         stage.offend(VIOLATION, "a message longer than any", |raw| {
-            assert!(raw.write(Some(vec![1; 5000]), 0, true));
+            raw.write(Some(vec![1; 5000]), 0, true);
         });
         stage.offend(VIOLATION, "a message of no bytes", |raw| {
             raw.write(None, 0, true);
         });
         stage.offend(VIOLATION, "a message in another place", |raw| {
             let message = Message::request(raw).bytes();
-            assert!(raw.write(Some(message), 64, true));
+            raw.write(Some(message), 64, true);
         });
         stage.offend(VIOLATION, "nothing, sent", |raw| {
             raw.send_plainly(None);

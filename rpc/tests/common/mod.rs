@@ -1,4 +1,5 @@
-//! A server and clients on `soft0`, in one process; and a limit on how long a test may hang.
+//! A server and clients in one process, on the default device (`soft0`, unless `VERBATIM_DEVICE` names another); and a limit
+//! on how long a test may hang.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use mempool::{Budget, Pool};
@@ -30,31 +31,49 @@ pub const HEAD: Method = Method(8);
 /// Replies with the body taken by value.
 pub const TAKE: Method = Method(9);
 
+/// How many times slower this machine is than usual, by the word of whoever runs the tests.
+pub fn slowness() -> u32 {
+    let slowness = std::env::var("VERBATIM_TEST_SLOWNESS").ok();
+    slowness.and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
 /// How long anything may take before it counts as hanging; slow machines multiply it.
 pub fn hang() -> Duration {
-    let slowness = std::env::var("VERBATIM_TEST_SLOWNESS").ok();
-    let slowness = slowness.and_then(|s| s.parse().ok()).unwrap_or(1);
-    Duration::from_secs(120) * slowness
+    Duration::from_secs(120) * slowness()
 }
 
 pub fn patient() -> Deadline {
     Deadline::after(hang())
 }
 
+type Memory = (Context, Pd, Pool);
+
+fn memory_on(context: Context) -> Memory {
+    let pd = context.alloc_pd().expect("a domain");
+    let pool = Pool::builder(&pd)
+        .budget(Budget::user(4 << 30))
+        .budget(Budget::receive(256 << 20))
+        .budget(Budget::control(64 << 20))
+        .build()
+        .expect("a pool");
+    (context, pd, pool)
+}
+
 /// Device, domain and pool that the tests of one file share.
-pub fn memory() -> &'static (Context, Pd, Pool) {
-    static MEMORY: OnceLock<(Context, Pd, Pool)> = OnceLock::new();
-    MEMORY.get_or_init(|| {
-        let context = Device::open_default().expect("a device");
-        let pd = context.alloc_pd().expect("a domain");
-        let pool = Pool::builder(&pd)
-            .budget(Budget::user(4 << 30))
-            .budget(Budget::receive(256 << 20))
-            .budget(Budget::control(64 << 20))
-            .build()
-            .expect("a pool");
-        (context, pd, pool)
-    })
+pub fn memory() -> &'static Memory {
+    static MEMORY: OnceLock<Memory> = OnceLock::new();
+    MEMORY.get_or_init(|| memory_on(Device::open_default().expect("a device")))
+}
+
+/// The same for clients: on the device that `VERBATIM_PEER_DEVICE` names, if it is another.
+pub fn client_memory() -> &'static Memory {
+    static MEMORY: OnceLock<Option<Memory>> = OnceLock::new();
+    let other = MEMORY.get_or_init(|| {
+        let name = std::env::var("VERBATIM_PEER_DEVICE").ok()?;
+        let same = name.is_empty() || name == memory().0.device_name();
+        (!same).then(|| memory_on(Device::open_spec(&name).expect("the peer's device")))
+    });
+    other.as_ref().unwrap_or_else(memory)
 }
 
 pub fn server() -> Server {
@@ -136,6 +155,9 @@ pub const PATHS: [Paths; 4] = [
     (RequestPath::Send, ReplyPath::Send),
 ];
 
+/// Those with the same in both directions.
+pub const ALIKE: [Paths; 2] = [PATHS[0], PATHS[3]];
+
 thread_local! {
     static CHOSEN: Cell<Paths> = const { Cell::new(PATHS[0]) };
 }
@@ -148,7 +170,7 @@ pub fn paths() -> Paths {
 
 /// A client to be, with the paths of this thread.
 pub fn builder() -> ClientBuilder {
-    let (_, pd, pool) = memory();
+    let (_, pd, pool) = client_memory();
     let (request, reply) = paths();
     Client::builder()
         .pool(pd, pool)
@@ -165,8 +187,13 @@ pub fn client(server: &ServerHandle) -> Client {
 
 /// Runs a test's body once for each combination of paths, each as [`bounded`] does.
 pub fn over_all_paths(body: impl Fn() + Send + Sync + 'static) {
+    over(&PATHS, body);
+}
+
+/// The same for these combinations.
+pub fn over(paths: &[Paths], body: impl Fn() + Send + Sync + 'static) {
     let body = Arc::new(body);
-    for paths in PATHS {
+    for &paths in paths {
         let body = Arc::clone(&body);
         // Shown when it fails.
         println!("{paths:?}");
