@@ -137,7 +137,8 @@ Examples:
 Columns:
   mode   of the floor, a cache line there and back: near is below 200 ns,
          far is not, mixed changed in every round
-  p50    median of a round trip, call or READ
+  p50    median of a round trip, call or READ; for death/ of the time from
+         the kill of a process until all that waited for it has its error
   p99    99 of 100 take at most this long
   rate   of them a second; pipelined keeps 64 on their way
   ratio  p50 by that of the case named under 'to', measured in the same

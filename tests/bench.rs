@@ -75,6 +75,7 @@ fn messages_of_each_verb_are_compared_with_the_floor() {
             ("verbs/send/1MiB/pingpong", floor),
             ("verbs/send/64B/pipelined", floor),
             ("verbs/read/64B", floor),
+            ("death/verbs/retry_exc", None),
         ],
     );
     assert_eq!(document["device"], "soft0");
@@ -106,6 +107,7 @@ fn calls_are_compared_with_messages_of_the_same_verb_and_length() {
             ("rpc/send/4KiB/serial", Some("verbs/send/4KiB/pingpong")),
             ("rpc/send/1MiB/serial", Some("verbs/send/1MiB/pingpong")),
             ("rpc/send/64B/pipelined", Some("verbs/send/64B/pipelined")),
+            ("death/rpc/pending_calls", None),
         ],
     );
 }
@@ -120,6 +122,18 @@ fn sockets_are_measured_spinning_and_blocking() {
             ("unix-blocking/64B/pingpong", floor),
         ],
     );
+}
+
+#[test]
+fn deaths_are_measured_and_compared_with_nothing() {
+    let document = document(&["--filter", "death/"]);
+    let names = ["death/verbs/retry_exc", "death/rpc/pending_calls"];
+    check(&document, &names.map(|name| (name, None)));
+    for record in document["records"].as_array().unwrap() {
+        // Ten times what is promised.
+        assert!(record["p99_ns"].as_f64().unwrap() < 1e10, "{record}");
+        assert!(record["rounds"].as_f64().unwrap() >= 2.0, "{record}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+use super::death::Waiting;
 use super::measure::Group;
 
 /// One thing to measure between two processes.
@@ -37,6 +38,8 @@ pub enum Case {
         /// Whether the ends sleep until there is something, or look again and again.
         blocking: bool,
     },
+    /// The end of work that waits for a process which is killed.
+    Death(Waiting),
 }
 
 /// How messages travel.
@@ -130,6 +133,7 @@ impl Case {
         for blocking in [false, true] {
             all.extend([Family::Unix, Family::Tcp].map(|family| Case::Socket { family, blocking }));
         }
+        all.extend([Waiting::Send, Waiting::Calls].map(Case::Death));
         all
     }
 
@@ -138,10 +142,11 @@ impl Case {
         Case::all().into_iter().find(|c| c.to_string() == name)
     }
 
-    /// What it is compared with: an rpc with messages of the same verb, length and number; everything else with the floor.
+    /// What it is compared with: an rpc with messages of the same verb, length and number; a death with nothing; everything
+    /// else with the floor.
     pub fn baseline(self) -> Option<Case> {
         match self {
-            Case::Floor => None,
+            Case::Floor | Case::Death(_) => None,
             Case::Rpc { path, size, flow } => Some(Case::Verbs {
                 verb: path,
                 size,
@@ -167,7 +172,10 @@ impl Case {
 
     /// Whether it uses the RDMA device.
     pub fn uses_device(self) -> bool {
-        matches!(self, Case::Verbs { .. } | Case::Read | Case::Rpc { .. })
+        matches!(
+            self,
+            Case::Verbs { .. } | Case::Read | Case::Rpc { .. } | Case::Death(_)
+        )
     }
 }
 
@@ -198,6 +206,7 @@ impl fmt::Display for Case {
                 let blocking = if blocking { "-blocking" } else { "" };
                 write!(f, "{family}{blocking}/64B/pingpong")
             }
+            Case::Death(waiting) => write!(f, "death/{waiting}"),
         }
     }
 }
@@ -243,6 +252,8 @@ mod tests {
             "tcp/64B/pingpong",
             "unix-blocking/64B/pingpong",
             "tcp-blocking/64B/pingpong",
+            "death/verbs/retry_exc",
+            "death/rpc/pending_calls",
         ] {
             assert!(names.iter().any(|n| n == name), "{name}");
             assert_eq!(Case::named(name).unwrap().to_string(), name);
@@ -257,7 +268,7 @@ mod tests {
     fn a_baseline_is_a_case_of_the_same_verb_and_length() {
         for case in Case::all() {
             let Some(baseline) = case.baseline() else {
-                assert_eq!(case, Case::Floor);
+                assert!(matches!(case, Case::Floor | Case::Death(_)));
                 continue;
             };
             assert!(Case::all().contains(&baseline));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::calls::Caller;
 use super::case::Case;
 use super::control::{Command, Control, Hello};
+use super::death::{self, Waiting};
 use super::floor::Floor;
 use super::link::{Host, Link, Reader};
 use super::measure::Figures;
@@ -34,6 +35,8 @@ enum End {
     Reader(Box<Reader>),
     Caller(Box<Caller>),
     Socket(Socket),
+    /// Each round has an end of its own.
+    Death(Waiting),
 }
 
 /// Runs all cases it is given.
@@ -204,6 +207,10 @@ impl Bench {
                 let address = theirs.address.context("the socket has no address")?;
                 End::Socket(Socket::connect(family, &address, blocking)?)
             }
+            Case::Death(waiting) => {
+                self.host()?;
+                End::Death(waiting)
+            }
         };
         Ok(Open { slot, end })
     }
@@ -212,7 +219,7 @@ impl Bench {
         // The others' ends answer by themselves.
         let answered = match open.end {
             End::Floor(_) | End::Link(_) | End::Socket(_) => true,
-            End::Reader(_) | End::Caller(_) => false,
+            End::Reader(_) | End::Caller(_) | End::Death(_) => false,
         };
         if answered {
             self.control.say(&Command::Run(open.slot))?;
@@ -223,6 +230,7 @@ impl Bench {
             End::Reader(reader) => reader.round(limit)?,
             End::Caller(caller) => caller.round(limit)?,
             End::Socket(socket) => socket.round(limit)?,
+            End::Death(waiting) => death::round(self.host()?, *waiting)?,
         };
         if answered {
             self.control.done()?;

@@ -39,6 +39,8 @@ pub struct Hello {
     pub endpoint: Option<Vec<u8>>,
     /// [`RemoteRegion::to_bytes`](verbatim::verbs::RemoteRegion::to_bytes).
     pub region: Option<Vec<u8>>,
+    /// Of the process, if it is to be killed.
+    pub pid: Option<u32>,
 }
 
 /// One end.

@@ -133,7 +133,7 @@ impl Link {
                 .as_ref()
                 .map(|setup| setup.endpoint().to_bytes().to_vec()),
             region: Some(self.exposed.remote().to_bytes().to_vec()),
-            address: None,
+            ..Hello::default()
         }
     }
 

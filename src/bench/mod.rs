@@ -14,6 +14,7 @@ mod calls;
 mod case;
 mod client;
 mod control;
+mod death;
 mod floor;
 mod link;
 mod load;

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::case::Case;
+use super::death;
 use super::measure::Figures;
 use super::record::Record;
 use crate::quantile::nearest_rank;
@@ -88,8 +89,13 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// One record for each mode that a case was measured in: of the launch with the best median, since in some launches the memory
-/// happens to lie on slow pages. If the mode changed in every round, one record without a ratio.
+/// happens to lie on slow pages. If the mode changed in every round, one record without a ratio. Of deaths, one record.
 pub fn summarise(case: Case, device: &str, launches: &[Vec<Round>]) -> Vec<Record> {
+    if matches!(case, Case::Death(_)) {
+        return death::summarise(case, device, launches)
+            .into_iter()
+            .collect();
+    }
     let of_mode = |mode: Mode, least: usize| -> Vec<Vec<Round>> {
         launches
             .iter()
@@ -133,7 +139,8 @@ fn best(case: Case, launches: Vec<Vec<Round>>) -> Option<Vec<Round>> {
         .min_by(|a, b| badness(a).total_cmp(&badness(b)))
 }
 
-fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record {
+/// A record of these rounds.
+pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record {
     let baseline = case.baseline();
     let all = |pick: fn(&Round) -> Option<f64>| {
         let values: Option<Vec<f64>> = rounds.iter().map(pick).collect();

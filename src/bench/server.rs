@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use super::calls;
 use super::case::Case;
 use super::control::{Answer, Command, Control, Hello};
+use super::death;
 use super::floor::Floor;
 use super::link::{Host, Link, Source};
 use super::socket::{Listener, Socket};
@@ -91,6 +92,10 @@ fn open(case: Case, slot: usize, theirs: &Hello, host: &mut Option<Host>) -> Res
             let listener = Listener::bind(family, slot)?;
             let hello = address(listener.address()?);
             (End::Listener(Some(listener), blocking), hello)
+        }
+        Case::Death(waiting) => {
+            let (kept, hello) = death::victim(device()?, waiting, theirs)?;
+            (End::Alone { _kept: kept }, hello)
         }
     })
 }
