@@ -39,6 +39,18 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Says that the line at `at` will be read soon. Only a hint: any address will do, also one that a peer made up.
+#[inline]
+pub(crate) fn will_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch accesses nothing.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    let _ = at;
+}
+
 /// Copies like [`copy`], in slices of 1 to 4096 bytes whose lengths come from `rng`, with a call of `pause` between
 /// any two. Slices end where a word of the destination ends, so words stay whole.
 ///

@@ -165,9 +165,9 @@ impl CqCore {
         std::ptr::eq(Arc::as_ptr(cq), self)
     }
 
-    /// Waits until no poll is under way that began before.
-    pub fn pass(&self) {
-        drop(self.members.lock());
+    /// Waits until no poll is under way that began before; see [`Lock::pass`].
+    pub fn pass(&self, fenced: &mut bool) {
+        self.members.pass(fenced);
     }
 
     /// Whether there is anything to poll.
@@ -183,20 +183,20 @@ impl CqCore {
     }
 
     /// `ibv_poll_cq`: fills `out` from the front and returns how many.
+    #[inline]
     pub fn poll(&self, out: &mut [ibv_wc]) -> Result<usize, Overflow> {
-        let mut members = self.members.lock();
-        if faults::overflows(self.index) {
-            self.overflow(&mut members);
+        let mut members = self.members.lock_often();
+        let plain = members.ring.is_empty()
+            && members.sum <= self.cqe.load(Ordering::Relaxed) as usize
+            && !members.broken
+            && !faults::active();
+        if !plain {
+            return self.poll_unusual(&mut members, out);
         }
-        let filled = if members.broken
-            || !members.ring.is_empty()
-            || members.sum > self.cqe.load(Ordering::Relaxed) as usize
-        {
-            self.poll_counted(&mut members, out)?
-        } else {
-            self.poll_members(&mut members, out, |qp, index| {
-                qp.sent.store(index, Ordering::Release)
-            })
+        let frees = |qp: &Arc<QpCore>, index| qp.sent.store(index, Ordering::Release);
+        let filled = match &members.list[..] {
+            [qp] => self.poll_member(qp, out, frees),
+            _ => self.poll_members(&mut members, out, frees),
         };
         if filled == 0 {
             // Whoever polls an empty queue spins: tell the core (15 to 35 % of a round trip).
@@ -205,7 +205,21 @@ impl CqCore {
         Ok(filled)
     }
 
-    /// Visits the members in turn until `out` is full or none has anything. `frees` learns which send slots are done with.
+    #[cold]
+    fn poll_unusual(&self, members: &mut Members, out: &mut [ibv_wc]) -> Result<usize, Overflow> {
+        if faults::overflows(self.index) {
+            self.overflow(members);
+        }
+        if members.broken
+            || !members.ring.is_empty()
+            || members.sum > self.cqe.load(Ordering::Relaxed) as usize
+        {
+            return self.poll_counted(members, out);
+        }
+        let frees = |qp: &Arc<QpCore>, index| qp.sent.store(index, Ordering::Release);
+        Ok(self.poll_members(members, out, frees))
+    }
+
     /// Queues an asynchronous event of an object, unless it is only being made.
     fn tell(&self, what: ibv_event_type, handle: &AtomicPtr<c_void>) {
         let handle = handle.load(Ordering::Acquire);
@@ -214,7 +228,8 @@ impl CqCore {
         }
     }
 
-    #[inline]
+    /// Visits the members in turn until `out` is full or none has anything. `frees` learns which send slots are done with.
+    #[inline(never)]
     fn poll_members(
         &self,
         members: &mut Members,
@@ -284,12 +299,12 @@ impl CqCore {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_member(
         &self,
         qp: &Arc<QpCore>,
         out: &mut [ibv_wc],
-        frees: &mut impl FnMut(&Arc<QpCore>, u64),
+        mut frees: impl FnMut(&Arc<QpCore>, u64),
     ) -> usize {
         let mut filled = 0;
         if qp.attention() {
@@ -314,9 +329,8 @@ impl CqCore {
                 filled += 1;
             }
         }
-        // SAFETY: this completion queue is the receives', and we hold its lock.
-        if filled < out.len() && self.is(&qp.recv_cq) && unsafe { qp.recv_waiting() } {
-            // SAFETY: as above.
+        if filled < out.len() && self.is(&qp.recv_cq) {
+            // SAFETY: this completion queue is the receives', and we hold its lock.
             filled += unsafe { qp.take_in(&mut out[filled..]) };
         }
         filled

@@ -171,7 +171,7 @@ pub fn inject(fault: Fault) -> Injected {
 
 /// Whether any fault is in force.
 #[inline]
-fn active() -> bool {
+pub(crate) fn active() -> bool {
     ACTIVE.load(Ordering::Relaxed) != 0
 }
 

@@ -74,6 +74,8 @@ impl Kind {
 pub(crate) enum Payload {
     /// Already in the receive entry's memory (or there is none).
     Placed,
+    /// Already in the consumer's memory, from this address of its own on: for looking ahead only, it means nothing.
+    Written(u64),
     /// In the entry.
     InEntry([u64; IN_ENTRY / 8]),
     /// Beside the entry.
@@ -97,6 +99,7 @@ pub(crate) struct Entry {
 const SOLICITED: u64 = 1;
 const PAYLOAD_IN_ENTRY: u64 = 2;
 const PAYLOAD_BESIDE: u64 = 4;
+const WRITTEN: u64 = 8;
 
 /// A slot of the ring: stamp, header, immediate data, receive index, payload.
 #[repr(C, align(64))]
@@ -152,12 +155,16 @@ impl Producer {
     }
 
     /// Writes an entry. The caller has seen [`has_room`](Self::has_room) say yes.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, slots: &[Slot], entry: &Entry) {
         let slot = &slots[self.next_slot(slots.len() as u64)];
         let mut flags = if entry.solicited { SOLICITED } else { 0 };
         match entry.payload {
             Payload::Placed => {}
+            Payload::Written(at) => {
+                flags |= WRITTEN;
+                slot.payload[0].store(at, Ordering::Relaxed);
+            }
             Payload::InEntry(words) => {
                 flags |= PAYLOAD_IN_ENTRY;
                 for (to, word) in slot.payload.iter().zip(words) {
@@ -195,8 +202,9 @@ impl Taken<'_> {
     /// To be read once.
     #[inline]
     pub fn payload(&self) -> Payload {
-        match self.flags & (PAYLOAD_IN_ENTRY | PAYLOAD_BESIDE) {
+        match self.flags & (PAYLOAD_IN_ENTRY | PAYLOAD_BESIDE | WRITTEN) {
             0 => Payload::Placed,
+            WRITTEN => Payload::Written(self.slot.payload[0].load(Ordering::Relaxed)),
             PAYLOAD_IN_ENTRY => {
                 let mut words = [0; IN_ENTRY / 8];
                 for (word, from) in words.iter_mut().zip(&self.slot.payload) {
@@ -307,7 +315,7 @@ pub(crate) mod tests {
                         let room = tx.has_room(slots.len() as u64, || rx.pos());
                         prop_assert_eq!(room, model.len() < slots.len());
                         if room {
-                            let payload = match kind % 3 { 0 => Payload::Placed, 1 => Payload::InEntry([next; 4]), _ => Payload::Beside };
+                            let payload = match kind % 4 { 0 => Payload::Placed, 1 => Payload::Written(next), 2 => Payload::InEntry([next; 4]), _ => Payload::Beside };
                             tx.push(&slots, &entry(next, payload));
                             model.push_back(entry(next, payload));
                             next += 1;

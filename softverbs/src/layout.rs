@@ -18,7 +18,7 @@ use static_assertions::{const_assert, const_assert_eq};
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
 /// Changes with any change of this file; processes of different versions do not connect.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Bits of a queue pair number that name the queue pair within its process; the ten above name the process's slot.
 pub(crate) const QPN_BITS: u32 = 14;

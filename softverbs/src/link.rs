@@ -3,7 +3,7 @@
 use crate::channel::Record;
 use crate::cq::wants;
 use crate::lane::{self, Entry, Producer, Slot};
-use crate::layout::{CqAdvert, QpAdvert};
+use crate::layout::{CqAdvert, MrAdvert, QpAdvert};
 use crate::memory::PeerMapping;
 use crate::os::membarrier;
 use crate::os::memfd::ControlFile;
@@ -90,7 +90,7 @@ impl OutLane {
         self.producer.has_room(1 << self.order, consumed)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, entry: &Entry) {
         // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
         let slots = unsafe { core::slice::from_raw_parts(self.slots, 1 << self.order) };
@@ -118,6 +118,22 @@ impl OutLane {
             None => self.look_up(peer, index, serial)?,
         };
         self.arenas.get(at)
+    }
+
+    /// The same for what was looked up before, if peers may write to it, as the address here of what lies `off` bytes into a
+    /// region of the peer's.
+    #[inline(always)]
+    pub fn known(&self, mr: &MrAdvert, off: u64, len: u64) -> Option<*mut u8> {
+        let arena = mr.arena.load(Ordering::Relaxed);
+        let serial = mr.arena_serial.load(Ordering::Relaxed);
+        let at = mr.arena_off.load(Ordering::Relaxed).wrapping_add(off);
+        let known = self
+            .arenas
+            .iter()
+            .find(|k| k.index.wrapping_add(1) == arena && k.serial == serial)?;
+        let fits = known.writable && at.checked_add(len).is_some_and(|end| end <= known.len);
+        // SAFETY: in bounds of the mapping, which stays as long as it is known.
+        fits.then(|| unsafe { known.at.add(at as usize) })
     }
 
     #[cold]

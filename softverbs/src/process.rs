@@ -2,6 +2,7 @@
 
 use crate::channel::{advertise, pipe};
 use crate::layout::*;
+use crate::lock;
 use crate::memory::Backing;
 use crate::os::directory::{Directory, LookupError, Slot, SlotInfo};
 use crate::os::incarnation::{Incarnation, PidFd};
@@ -111,6 +112,9 @@ impl Process {
         header
             .fence
             .store(u32::from(!membarrier::register()), Ordering::Relaxed);
+        if membarrier::private().is_ok() {
+            lock::enable_ownership();
+        }
         advertise(
             &header.kick,
             kick_write.as_raw_fd(),

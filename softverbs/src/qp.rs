@@ -63,6 +63,8 @@ pub(crate) struct QpCore {
     /// In the error state, but a peer is in the middle of a copy: the watcher waits for it.
     pub unquiet: AtomicBool,
     pub entries: Entries,
+    /// Who may be at work on receives, if anybody is connected.
+    producing: Mutex<Option<Producing>>,
     /// What arrives: used under the lock of `recv_cq` only.
     pub arrivals: UnsafeCell<Arrivals>,
     /// The advertisement of the queue pair that produces for our lane, null without a lane.
@@ -123,6 +125,7 @@ impl QpCore {
             attention: AtomicBool::new(false),
             unquiet: AtomicBool::new(false),
             entries,
+            producing: Mutex::default(),
             arrivals: UnsafeCell::default(),
             producer: AtomicPtr::default(),
             helper,
@@ -320,6 +323,7 @@ impl QpCore {
                 let mut recv = self.recv.lock();
                 let producer = core::ptr::from_ref(lane.producer());
                 self.producer.store(producer.cast_mut(), Ordering::Release);
+                *self.producing.lock() = Some(producing.clone());
                 recv.connect(producing);
                 // SAFETY: under the lock of the completion queue.
                 unsafe { &mut *self.arrivals.get() }.lane = Some(lane);
@@ -346,7 +350,7 @@ impl QpCore {
         let advert = self.advert();
         advert.state.store(State::Reset as u32, Ordering::Release);
         advert.peer_qpn.store(0, Ordering::Release);
-        let producing = self.recv.lock().producing();
+        let producing = self.producing();
         let quiet = quiet::barrier(self.process)
             .and_then(|()| producing.map_or(Ok(()), |p| p.wait(|_| true)));
         if quiet.is_err() {
@@ -369,6 +373,7 @@ impl QpCore {
             unsafe { self.send_dones.clear() };
             self.sent.store(send.head(), Ordering::Release);
             recv.reset(&self.entries);
+            *self.producing.lock() = None;
             // SAFETY: under the lock of the completion queue.
             if let Some(lane) = unsafe { &mut *self.arrivals.get() }.reset() {
                 let (peer, space) = lane.into_space();
@@ -396,7 +401,12 @@ impl QpCore {
 
     /// The process at the other end, once there is one.
     pub fn peer(&self) -> Option<Arc<Peer>> {
-        self.recv.lock().producing().map(|p| p.peer)
+        self.producing().map(|p| p.peer)
+    }
+
+    /// Who may be at work on receives, if anybody is connected.
+    pub fn producing(&self) -> Option<Producing> {
+        self.producing.lock().clone()
     }
 }
 

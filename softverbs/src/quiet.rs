@@ -111,14 +111,15 @@ pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<
     } else {
         fence(Ordering::SeqCst);
     }
+    let mut fenced = writable && !process.fenced();
     for qp in process.qps() {
         // This process's own work runs under these locks and checks keys under them.
-        drop(qp.send.lock());
-        qp.recv_cq.pass();
-        let producing = qp.recv.lock().producing();
+        qp.send.pass(&mut fenced);
+        qp.recv_cq.pass(&mut fenced);
+        let producing = qp.producing();
         if let Some(producing) = producing {
             // A receive that has not been taken is all that it can be at work on, and others' memory is not kept for it.
-            let receiving = || writable && qp.recv.lock().names(&qp.entries, key);
+            let receiving = || writable && qp.entries.name(qp.own, key);
             producing.wait(|name| name == key || name & RECV != 0 && receiving())?;
         }
     }

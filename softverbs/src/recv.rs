@@ -93,6 +93,15 @@ impl Entries {
         self.taken.load(Ordering::Acquire)
     }
 
+    /// Whether a posted receive that has not completed is to be placed in the region with `key`.
+    pub fn name(&self, advert: &QpAdvert, key: u32) -> bool {
+        (self.taken()..advert.posted.0.load(Ordering::Acquire)).any(|index| {
+            let (_, sges) = self.get(index);
+            let mut keys = sges.iter().map(|sge| sge.lkey.load(Ordering::Relaxed));
+            keys.any(|lkey| lkey == key)
+        })
+    }
+
     /// The consumer is done with the entries before this one.
     #[inline]
     pub fn set_taken(&self, taken: u64) {
@@ -107,7 +116,7 @@ pub(crate) struct RecvQueue {
     posted: u64,
     /// As advertised, see [`crate::layout::QpAdvert::eager`].
     eager: u32,
-    /// Who may be at work on receives, if anybody is connected.
+    /// Who is told that there are receives, if anybody is connected.
     producing: Option<Producing>,
 }
 
@@ -122,10 +131,6 @@ impl RecvQueue {
         }
     }
 
-    pub fn producing(&self) -> Option<Producing> {
-        self.producing.clone()
-    }
-
     pub fn connect(&mut self, producing: Producing) {
         self.producing = Some(producing);
     }
@@ -136,15 +141,6 @@ impl RecvQueue {
         entries.set_taken(0);
         self.eager = lane::BESIDE as u32;
         self.producing = None;
-    }
-
-    /// Whether a posted receive that has not completed is to be placed in the region with `key`.
-    pub fn names(&self, entries: &Entries, key: u32) -> bool {
-        (entries.taken()..self.posted).any(|index| {
-            let (_, sges) = entries.get(index);
-            let mut keys = sges.iter().map(|sge| sge.lkey.load(Ordering::Relaxed));
-            keys.any(|lkey| lkey == key)
-        })
     }
 }
 
@@ -159,7 +155,7 @@ pub(crate) unsafe fn post_recv(
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> i32 {
-    let mut rq = qp.recv.lock();
+    let mut rq = qp.recv.lock_often();
     let before = rq.posted;
     let mut rc = 0;
     let state = qp.state();

@@ -147,7 +147,7 @@ fn check_mapped(addr: u64, len: u64) -> io::Result<()> {
 pub(crate) struct Refused;
 
 /// Checks an access and gives the offset of `addr` in the region: key, protection domain, rights, bounds.
-#[inline]
+#[inline(always)]
 pub(crate) fn check(
     advert: &MrAdvert,
     key: u32,

@@ -5,7 +5,7 @@
 //! on the queue pair, or by the process's watcher when the peer gives notice.
 
 use crate::device::MAX_MSG;
-use crate::execute::{Outcome, Reason, Work, execute, execute_stored};
+use crate::execute::{Outcome, Reason, Work, execute, execute_quickly, execute_stored};
 use crate::faults::{self, Verb};
 use crate::link::{Link, rnr_timer};
 use crate::qp::{Caps, QpCore};
@@ -370,25 +370,70 @@ pub(crate) unsafe fn post_send(
     mut wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> i32 {
-    let mut sq = qp.send.lock();
+    let mut sq = qp.send.lock_often();
     while !wr.is_null() {
-        if let Some(errno) = faults::verb(Verb::PostSend) {
-            // SAFETY: `bad` is the caller's out parameter.
-            unsafe { *bad = wr };
-            return errno;
-        }
         // SAFETY: `wr` is a valid request of the chain.
-        if let Err(errno) = unsafe { post_one(qp, &mut sq, &*wr) } {
-            // SAFETY: `bad` is the caller's out parameter.
-            unsafe { *bad = wr };
-            return errno;
-        }
+        let request = unsafe { &*wr };
         // SAFETY: as above.
-        wr = unsafe { (*wr).next };
+        if !unsafe { post_quickly(qp, &mut sq, request) } {
+            let posted = match faults::verb(Verb::PostSend) {
+                Some(errno) => Err(errno),
+                // SAFETY: as above.
+                None => unsafe { post_one(qp, &mut sq, request) },
+            };
+            if let Err(errno) = posted {
+                // SAFETY: `bad` is the caller's out parameter.
+                unsafe { *bad = wr };
+                return errno;
+            }
+        }
+        wr = request.next;
     }
     0
 }
 
+/// The short way of a request, if it can take it.
+#[inline(always)]
+unsafe fn post_quickly(qp: &QpCore, sq: &mut SendQueue, wr: &ibv_send_wr) -> bool {
+    if qp.state() != State::Rts
+        || sq.next != sq.head
+        || qp.helper.is_some()
+        || sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64
+        || qp.peer_says_fatal()
+    {
+        return false;
+    }
+    let Some(link) = &mut sq.link else {
+        return false;
+    };
+    // SAFETY: by contract; the queue's lock is held, the state was looked at, and nothing waits.
+    let Some(len) = (unsafe { execute_quickly(qp, link, wr, sq.max_inline) }) else {
+        return false;
+    };
+    let index = sq.head;
+    sq.head += 1;
+    sq.next = sq.head;
+    if wr.send_flags & SIGNALED != 0 || qp.sig_all {
+        let done = SendDone {
+            wr_id: wr.wr_id,
+            index,
+            status: ibv_wc_status::IBV_WC_SUCCESS.0,
+            opcode: match wr.opcode {
+                ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
+                    ibv_wc_opcode::IBV_WC_SEND.0
+                }
+                _ => ibv_wc_opcode::IBV_WC_RDMA_WRITE.0,
+            },
+            byte_len: len,
+        };
+        // SAFETY: we hold the send queue's lock, and each slot of the queue completes once.
+        unsafe { qp.send_dones.push(done) };
+        qp.send_cq.wake_own(false);
+    }
+    true
+}
+
+#[inline(never)]
 unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), i32> {
     let state = qp.state();
     if !matches!(state, State::Rts | State::Err) {
@@ -504,7 +549,7 @@ impl QpCore {
                 .flatten()
         };
         if self.unquiet.load(Ordering::Acquire) {
-            let producing = self.recv.lock().producing();
+            let producing = self.producing();
             if producing.is_some_and(|p| p.is_busy()) {
                 return Some(TICK);
             }

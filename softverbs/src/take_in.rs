@@ -1,6 +1,7 @@
 //! Taking in what the peer's lane says: the consumer's side of a receive queue. Everything here runs under the lock of the
 //! receive queue's completion queue.
 
+use crate::copy::will_read;
 use crate::lane::{self, Consumer, Kind, Payload, Taken};
 use crate::layout::QpAdvert;
 use crate::peer::{LaneSpace, Peer};
@@ -143,37 +144,45 @@ impl QpCore {
     /// # Safety
     ///
     /// The caller holds the lock of the receive queue's completion queue.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn take_in(self: &Arc<Self>, out: &mut [ibv_wc]) -> usize {
         // SAFETY: by contract, nobody else uses it now.
-        let arrivals = unsafe { &mut *self.arrivals.get() };
-        let Arrivals { lane, taken } = arrivals;
-        let before = *taken;
+        let Arrivals { lane, taken } = unsafe { &mut *self.arrivals.get() };
         let mut filled = 0;
-        if let Some(lane) = lane {
-            // A bound on entries that make no completion: an honest peer has no more than the lane holds.
-            let mut budget = 1u64 << lane.ring.order;
-            while filled < out.len() && budget > 0 && !lane.spoiled {
-                let Some((at, entry)) = lane.consumer.take(lane.ring.slots()) else {
-                    break;
-                };
-                budget -= 1;
-                let made =
-                    entry.and_then(|e| self.entry(&lane.ring, taken, at, &e, &mut out[filled]));
-                match made {
-                    Some(made) => filled += usize::from(made),
-                    // Rubbish, which a peer of ours would not write: nothing more of the lane is believed.
-                    None => {
-                        lane.spoiled = true;
-                        self.fail();
-                    }
-                }
-            }
-            lane.publish(self.own);
+        if let Some(lane) = lane
+            && lane.waiting()
+        {
+            filled = self.take_from(lane, taken, out);
         }
         if self.state() == State::Err {
             filled += self.flush_receives(lane, taken, &mut out[filled..]);
         }
+        filled
+    }
+
+    #[inline]
+    fn take_from(&self, lane: &mut InLane, taken: &mut u64, out: &mut [ibv_wc]) -> usize {
+        let mut filled = 0;
+        // A bound on entries that make no completion: an honest peer has no more than the lane holds.
+        let mut budget = lane.ring.slots().len();
+        let before = *taken;
+        while filled < out.len() && budget > 0 {
+            let Some((at, entry)) = lane.consumer.take(lane.ring.slots()) else {
+                break;
+            };
+            budget -= 1;
+            let wc = &mut out[filled];
+            match entry.and_then(|entry| self.entry(&lane.ring, taken, at, &entry, wc)) {
+                Some(made) => filled += usize::from(made),
+                // Rubbish, which a peer of ours would not write: nothing more of the lane is believed.
+                None => {
+                    lane.spoiled = true;
+                    self.fail();
+                    break;
+                }
+            }
+        }
+        lane.publish(self.own);
         if *taken != before {
             self.entries.set_taken(*taken);
         }
@@ -196,6 +205,7 @@ impl QpCore {
             self.receive(taken, Status::IBV_WC_WR_FLUSH_ERR, &mut out[filled]);
             filled += 1;
         }
+        self.entries.set_taken(*taken);
         filled
     }
 
@@ -252,6 +262,12 @@ impl QpCore {
         let kind = entry.kind;
         if !matches!(kind, Kind::Recv | Kind::RecvImm | Kind::WriteImm) {
             return self.unusual(taken, entry, wc);
+        }
+        // The caller will look at the bytes next; let them come meanwhile.
+        match entry.payload() {
+            Payload::Written(at) => will_read(at as *const u8),
+            Payload::Beside => will_read(ring.beside(at)),
+            Payload::Placed | Payload::InEntry(_) => {}
         }
         if !self.is_next(*taken, entry) {
             return None;
@@ -312,7 +328,7 @@ impl QpCore {
     fn place(&self, ring: &Ring, taken: u64, at: usize, entry: &Taken<'_>) -> bool {
         let words;
         let (mut from, room): (*const u8, usize) = match entry.payload() {
-            Payload::Placed => return true,
+            Payload::Placed | Payload::Written(_) => return true,
             Payload::InEntry(w) => {
                 words = w;
                 (words.as_ptr().cast(), lane::IN_ENTRY)

@@ -19,7 +19,22 @@ macro_rules! move_one {
 
 /// # Safety
 /// As [`super::copy`].
-pub(super) unsafe fn copy(mut dst: *mut u8, mut src: *const u8, len: usize) {
+#[inline]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    // Small messages are whole lines mostly.
+    if dst.addr().is_multiple_of(16) && len.is_multiple_of(64) && (64..=512).contains(&len) {
+        // SAFETY: by contract, and as was just checked.
+        unsafe { body_of_lines(dst, src, len) }
+    } else {
+        // SAFETY: by contract.
+        unsafe { copy_any(dst, src, len) }
+    }
+}
+
+/// # Safety
+/// As [`super::copy`].
+#[inline(never)]
+unsafe fn copy_any(mut dst: *mut u8, mut src: *const u8, len: usize) {
     let mut left = len;
     // SAFETY: every step moves at most `left` bytes, which lie in the caller's ranges, and moves on by as many.
     unsafe {

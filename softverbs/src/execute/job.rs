@@ -139,7 +139,7 @@ impl Job<'_> {
             copied.map_err(|error| self.copy_failed(&error))?;
         }
         if self.work.op == Op::WriteImm {
-            return self.tell(Kind::WriteImm, Payload::Placed);
+            return self.tell(Kind::WriteImm, Payload::Written(self.work.raddr));
         }
         self.step(Step::Copied)?;
         Ok(false)

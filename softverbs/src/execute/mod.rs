@@ -7,6 +7,7 @@
 
 mod atomics;
 mod job;
+mod quick;
 mod target;
 
 use crate::faults::{self, Step};
@@ -19,6 +20,8 @@ use crate::transfer::{List, Mover, Piece};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::{ibv_send_flags, ibv_sge, ibv_wc_status as Status};
 use job::{Job, Stop};
+
+pub(crate) use quick::execute_quickly;
 
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;

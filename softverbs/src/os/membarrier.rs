@@ -68,8 +68,16 @@ pub fn barrier_unsettled() -> io::Result<()> {
         .map_err(|error| super::during("membarrier", error))
 }
 
+/// Returns after every thread of this process has passed a full memory fence; exact. Takes a few microseconds.
+///
+/// # Errors
+/// As [`barrier`], and if [`register`] did not find the expedited commands.
+pub fn private() -> io::Result<()> {
+    command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).map(|_| ())
+}
+
 fn expedited() -> io::Result<()> {
-    command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)?;
+    private()?;
     command(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)?;
     Ok(())
 }
