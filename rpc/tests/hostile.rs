@@ -258,8 +258,7 @@ impl Stage {
 
     /// Runs an offender against the server; the bystander must not notice.
     ///
-    /// That the offence arrived shows in the goodbye: it says why, and the server had nothing else to say
-    /// it about.
+    /// That the offence arrived shows in the goodbye: nothing else could be its reason.
     fn offend(&mut self, want: u16, what: &str, offend: impl FnOnce(&mut Raw)) {
         let broken = self.server.stats().broken;
         let mut raw = Raw::connect(&self.server, self.ring);
