@@ -8,6 +8,7 @@ mod common;
 use common::*;
 use rpc::{Client, Method, Pending, ServerHandle};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Calls in each stream: so many, fewer where the device is slow on purpose, or everything is.
 fn calls(most: u32) -> u32 {
@@ -20,6 +21,11 @@ fn calls(most: u32) -> u32 {
 
 const MANY: u32 = 100_000;
 const MILLION: u32 = 1_000_000;
+
+/// A limit for so many calls; each has its own, which tells when the stream stops.
+fn long() -> Duration {
+    10 * hang()
+}
 
 /// Keeps so many calls on their way; checks the length of each reply.
 fn stream(
@@ -103,12 +109,12 @@ fn requests_without_bytes_replies_with() {
 
 #[test]
 fn a_million_requests() {
-    over(&ALIKE, || requests(MILLION));
+    over(&ALIKE, long(), || requests(MILLION));
 }
 
 #[test]
 fn a_million_replies() {
-    over(&ALIKE, || replies(MILLION));
+    over(&ALIKE, long(), || replies(MILLION));
 }
 
 /// All requests there can be without an answer, then all the answers, again and again; how many calls.
@@ -184,7 +190,7 @@ fn smallest_window() {
 
 #[test]
 fn a_million_through_the_smallest_window() {
-    over(&ALIKE, || {
+    over(&ALIKE, long(), || {
         let server = serve(server().window(16));
         let mut client = builder().window(16).connect(server.local_addr()).unwrap();
         stream(&mut client, calls(MILLION), SINK, b"x", 4, 0);
@@ -232,7 +238,7 @@ fn smallest_rings_flow() {
 
 #[test]
 fn a_million_each_way_through_the_smallest_rings() {
-    bounded(|| through_the_smallest_rings(calls(MILLION)));
+    bounded_by(long(), || through_the_smallest_rings(calls(MILLION)));
 }
 
 #[test]

@@ -187,17 +187,17 @@ pub fn client(server: &ServerHandle) -> Client {
 
 /// Runs a test's body once for each combination of paths, each as [`bounded`] does.
 pub fn over_all_paths(body: impl Fn() + Send + Sync + 'static) {
-    over(&PATHS, body);
+    over(&PATHS, hang(), body);
 }
 
-/// The same for these combinations.
-pub fn over(paths: &[Paths], body: impl Fn() + Send + Sync + 'static) {
+/// The same for these combinations, each with a limit of its own.
+pub fn over(paths: &[Paths], limit: Duration, body: impl Fn() + Send + Sync + 'static) {
     let body = Arc::new(body);
     for &paths in paths {
         let body = Arc::clone(&body);
         // Shown when it fails.
         println!("{paths:?}");
-        bounded(move || {
+        bounded_by(limit, move || {
             CHOSEN.set(paths);
             body();
         });
@@ -206,12 +206,17 @@ pub fn over(paths: &[Paths], body: impl Fn() + Send + Sync + 'static) {
 
 /// Runs a test's body on a thread of its own, and fails if it hangs.
 pub fn bounded(body: impl FnOnce() + Send + 'static) {
+    bounded_by(hang(), body);
+}
+
+/// The same with another limit.
+pub fn bounded_by(limit: Duration, body: impl FnOnce() + Send + 'static) {
     let (done, over) = mpsc::channel();
     let thread = thread::spawn(move || {
         body();
         let _ = done.send(());
     });
-    match over.recv_timeout(hang()) {
+    match over.recv_timeout(limit) {
         Ok(()) => thread.join().expect("joined"),
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             if let Err(panic) = thread.join() {
