@@ -36,7 +36,7 @@ pub const HOLD: Method = Method(4);
 
 pub const SEED: u64 = 4711;
 /// Longer than what travels in one message.
-pub const LONG: usize = 1 << 20;
+pub const LONG: usize = 128 << 10;
 
 /// How requests travel, and how replies do.
 pub const PATHS: [(RequestPath, ReplyPath); 4] = [
