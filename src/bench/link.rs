@@ -53,6 +53,8 @@ pub struct Link {
     tx: SendQueue<Buf>,
     rx: RecvQueue<Buf>,
     batch: WcBatch,
+    /// Receive buffers to be posted again, when there is time: there are enough others.
+    owed: Vec<Buf>,
     /// Buffers to send from.
     spare: Vec<Buf>,
     /// Of so many sends one is signalled, which gives the buffers of all of them back.
@@ -113,6 +115,7 @@ impl Link {
             tx,
             rx,
             batch: WcBatch::with_capacity(32),
+            owed: Vec::with_capacity(depth as usize),
             spare: spare?,
             signal_every: depth / 4,
             unsignaled: 0,
@@ -213,6 +216,15 @@ impl Link {
         Ok(())
     }
 
+    /// Posts the receives that are owed.
+    #[inline]
+    fn repay(&mut self) -> Result<()> {
+        while let Some(buf) = self.owed.pop() {
+            self.rx.post(buf)?;
+        }
+        Ok(())
+    }
+
     /// Waits for a buffer; a quarter of those in flight at least are signalled.
     #[cold]
     fn reclaim(&mut self) -> Result<Buf> {
@@ -245,7 +257,10 @@ impl Link {
                         return Ok(tag);
                     }
                 }
-                None => spin.idle(),
+                None => {
+                    self.repay()?;
+                    spin.idle();
+                }
             }
         }
     }
@@ -306,7 +321,10 @@ impl Link {
                 (received.imm().map(u64::from) == Some(word)).then_some(word)
             }
         };
-        self.rx.post(received.into_inner())?;
+        self.owed.push(received.into_inner());
+        if self.owed.len() >= self.window.max(2) {
+            self.repay()?;
+        }
         let tag = word.and_then(|word| u32::try_from(word).ok());
         Ok(Some(
             tag.ok_or_else(|| anyhow!("a message arrived changed"))?,

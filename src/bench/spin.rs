@@ -34,8 +34,7 @@ impl Spin {
     /// After a look that found nothing.
     #[inline]
     pub fn idle(&mut self) {
-        // Tells the processor that this is a wait loop; without it the line is asked for so often that its owner is slowed down.
-        std::hint::spin_loop();
+        // The look itself tells the processor that this is a wait loop, or is a system call.
         self.left -= 1;
         if self.left == 0 {
             self.left = self.between;

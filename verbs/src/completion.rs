@@ -64,7 +64,7 @@ struct Entry {
 impl Completion {
     /// Of a failed work request the device defines only the id, status, vendor code and queue pair number; nothing else is
     /// looked at then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
         let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         // Of a successful one, devices write the length only where something arrived, and immediate data only where it did.
@@ -123,7 +123,7 @@ impl Completion {
     }
 
     /// What it says, without the right to a buffer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
         if self.is_ok() {
             Ok(Wc {

@@ -168,7 +168,7 @@ impl Cq {
         }
         while room > 0 {
             let want = room.min(CHUNK);
-            let got = self.poll_chunk(want, |completion| batch.push(completion))?;
+            let got = self.poll_some::<CHUNK>(want, |completion| batch.push(completion))?;
             (room, count) = (room - got, count + got);
             if got < want {
                 break;
@@ -182,24 +182,25 @@ impl Cq {
     /// # Errors
     /// As [`poll_into`](Self::poll_into).
     #[doc(alias = "ibv_poll_cq")]
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
         if let Some(completion) = self.ahead.pop_front() {
             return Ok(Some(completion));
         }
         let mut found = None;
-        self.poll_chunk(1, |completion| found = Some(completion))?;
+        self.poll_some::<1>(1, |completion| found = Some(completion))?;
         Ok(found)
     }
 
-    #[inline]
-    fn poll_chunk(
+    /// Polls up to `want` completions, and no more than `N`.
+    #[inline(always)]
+    fn poll_some<const N: usize>(
         &mut self,
         want: usize,
         mut each: impl FnMut(Completion),
     ) -> Result<usize, Error> {
-        let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
-        let want = want.min(CHUNK);
+        let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
+        let want = want.min(N);
         // Before polling: only what had left by then is gone if there is nothing more.
         let departed = self.shared.departed.load(Ordering::Acquire);
         // SAFETY: the queue is alive and only polled through `&mut self`; the array has room for `want` entries.

@@ -45,7 +45,7 @@ impl<T: Send + 'static> RecvQueue<T> {
     /// # Errors
     /// [`PostError`] says why and gives the buffer back; nothing was posted then.
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, mut buffer: T) -> Result<(), PostError<T>>
     where
         T: Scatter,
@@ -94,7 +94,7 @@ impl<T: Send + 'static> RecvQueue<T> {
     ///
     /// # Errors
     /// [`Stale`] when the completion does not belong to a receive in flight here; it can be had back from the error.
-    #[inline]
+    #[inline(always)]
     pub fn redeem(
         &mut self,
         completion: Completion,

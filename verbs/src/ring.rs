@@ -53,13 +53,13 @@ pub(crate) struct Vacant<'r, T, O> {
 
 impl<T, O> Vacant<'_, T, O> {
     /// The sequence number of the value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seq(&self) -> u64 {
         *self.next
     }
 
     /// Adds it as the newest.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(self, value: T) {
         debug_assert!(self.slot.value.is_none() && self.slot.outcome.is_none());
         // The slot is empty: forgetting what was in it spares the check on the way.
@@ -87,32 +87,32 @@ impl<T, O> Ring<T, O> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&mut self, seq: u64) -> &mut Slot<T, O> {
         let at = seq as usize & (self.slots.len() - 1);
         &mut self.slots[at]
     }
 
     /// Values the ring can hold.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn depth(&self) -> u32 {
         self.depth as u32
     }
 
     /// Slots that can still be filled.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
         (self.depth - distance(self.base, self.next)) as u32
     }
 
     /// Values that the device may still touch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
         distance(self.retired, self.next) as u32
     }
 
     /// Slots that are completed and wait for being taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retired_untaken(&self) -> u32 {
         distance(self.base, self.retired) as u32
     }
@@ -126,7 +126,7 @@ impl<T, O> Ring<T, O> {
     }
 
     /// Room for the next value, unless the ring is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, O>> {
         if self.free() == 0 {
             return None;
@@ -139,13 +139,13 @@ impl<T, O> Ring<T, O> {
     }
 
     /// Whether the device may still touch the value at `seq`.
-    #[inline]
+    #[inline(always)]
     fn is_in_flight(&self, seq: u64) -> bool {
         distance(self.retired, seq) < distance(self.retired, self.next)
     }
 
     /// Records the completion of `seq`: it and all older ones are no longer in flight. `false` outside the window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> bool {
         if !self.is_in_flight(seq) {
             return false;
@@ -156,7 +156,7 @@ impl<T, O> Ring<T, O> {
     }
 
     /// The oldest value, if it is retired and not newer than `upto`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, upto: u64) -> Option<(T, Option<O>)> {
         if distance(self.base, upto) >= distance(self.base, self.retired) {
             return None;
@@ -169,7 +169,7 @@ impl<T, O> Ring<T, O> {
     }
 
     /// The value at `seq`, which has completed; older ones are retired as lost. `None` outside the window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn redeem(&mut self, seq: u64) -> Option<T> {
         if !self.is_in_flight(seq) {
             return None;

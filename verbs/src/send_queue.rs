@@ -133,7 +133,7 @@ impl<T: Send + 'static> SendQueue<T> {
     }
 
     /// `list` holds the segments of `value`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         value: T,
@@ -188,7 +188,7 @@ impl<T: Send + 'static> SendQueue<T> {
     ///
     /// # Errors
     /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&mut self, completion: Completion) -> Result<Done, Stale> {
         let upto = completion.seq();
         if completion.queue() != self.half.id
@@ -208,7 +208,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// The next buffer that `done` covers, oldest first, and how its work ended; `None` when there is no more.
     ///
     /// Older work that was not signalled succeeded, since failures always have completions of their own.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, done: &mut Done) -> Option<(T, Result<Wc, WcError>)> {
         if done.queue != self.half.id {
             return None;
@@ -259,7 +259,7 @@ impl<T: Send + 'static> SendQueue<T> {
 }
 
 /// What the device would refuse, or worse, would not.
-#[inline]
+#[inline(always)]
 fn check(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
     let max_sge = if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ {
         limits.read_sge

@@ -100,7 +100,7 @@ impl<'q, T: Send + 'static, W: Work<T>> Wr<'q, T, W> {
     /// # Errors
     /// [`PostError`] says why and gives the buffer back; nothing was posted then.
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post(self) -> Result<(), PostError<T>> {
         let Wr {
             queue,
