@@ -12,15 +12,14 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 # NAME PACKAGE TEST DEVICE PEER [ARGUMENT]...: a test binary, the devices of the two ends of its connections, and what else it
 # is told.
 suite() {
-    # Skipped: Soft-RoCE keeps what is posted before connecting, and the library takes it as posted; and what would take
-    # minutes here, and takes the same ways as the shorter streams.
+    # Skipped: what would take minutes here, and takes the same ways as the shorter streams.
     cat <<'END'
 rc               verbatim-tests  kernel_rc  rxe0  rxe0
 rc-two-devices   verbatim-tests  kernel_rc  rxe0  rxe1
 verbs-messages   verbatim-verbs  messages   rxe0  rxe0
 verbs-one-sided  verbatim-verbs  one_sided  rxe0  rxe0
 verbs-flow       verbatim-verbs  flow       rxe0  rxe0
-verbs-lifetime   verbatim-verbs  lifetime   rxe0  rxe0  --skip receives_can_be_posted_before_connecting
+verbs-lifetime   verbatim-verbs  lifetime   rxe0  rxe0
 verbs-waiting    verbatim-verbs  waiting    rxe0  rxe0
 rpc-echo         verbatim-rpc    echo       rxe0  rxe0
 rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1

@@ -327,10 +327,10 @@ fn a_failed_state_change_says_what_was_tried() {
         fail_after(step);
         let ready = pd.rc(&cq).build().unwrap();
         let own = ready.endpoint();
-        let e = ready
-            .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
-            .unwrap_err()
-            .to_string();
+        let (setup, mut tx, _rx) = ready.split::<Private<Vec<u8>>, Private<Vec<u8>>>();
+        let e = setup.connect(&own).unwrap_err().to_string();
+        let early = tx.send(pd.register(vec![1]).unwrap()).post().unwrap_err();
+        assert_eq!(early.kind(), PostErrorKind::NotConnected);
         for part in [
             names,
             "STATE, ",

@@ -45,12 +45,14 @@ pub enum PostErrorKind {
         /// Bytes of the remote region.
         remote: u64,
     },
+    /// The queue pair is not connected yet. Receives can be posted before, sends cannot.
+    NotConnected,
     /// A READ on a connection that has room for none, because [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) is 0 on one
     /// of its sides, or a device answers none. Some devices would accept it and never complete it.
     NoReads,
     /// The device refused, with this errno.
     Device {
-        /// `EINVAL`: the queue pair is not in a state to send; `ENOMEM`: the device's own queue is full.
+        /// `EINVAL`: the device does not take one of the values; `ENOMEM`: the device's own queue is full.
         errno: i32,
     },
 }
@@ -89,12 +91,15 @@ impl fmt::Display for PostErrorKind {
             PostErrorKind::RemoteTooSmall { len, remote } => {
                 write!(f, "{len} bytes for a remote region of {remote}")
             }
+            PostErrorKind::NotConnected => f.write_str(
+                "the queue pair is not connected: call RcSetup::connect first; only receives can be posted before",
+            ),
             PostErrorKind::NoReads => f.write_str(
                 "the connection has room for no READ: build both sides with RcBuilder::rd_atomic of at least 1",
             ),
             PostErrorKind::Device { errno } => {
                 let hint = match errno {
-                    libc::EINVAL => " (is the queue pair connected?)",
+                    libc::EINVAL => " (a value that this device does not take)",
                     libc::ENOMEM => " (the device's queue is full)",
                     _ => "",
                 };

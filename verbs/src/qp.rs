@@ -14,7 +14,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
 use parking_lot::Mutex;
@@ -67,8 +67,19 @@ pub(crate) struct QpCore {
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     pd: Pd,
-    /// Connected with room for no READ, on this side or on the peer's.
-    no_reads: AtomicBool,
+    /// A [`Sends`].
+    sends: AtomicU8,
+}
+
+/// What the send queue takes. Changes once, when the queue pair is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Sends {
+    /// Nothing: not connected.
+    Nothing,
+    /// No READs and atomics: this side or the peer's has room for none.
+    NoReads,
+    Everything,
 }
 
 enum State {
@@ -101,7 +112,7 @@ impl QpCore {
             send_cq,
             recv_cq,
             pd,
-            no_reads: AtomicBool::new(false),
+            sends: AtomicU8::new(Sends::Nothing as u8),
         }
     }
 
@@ -113,16 +124,18 @@ impl QpCore {
         &self.pd
     }
 
-    /// Notes that the connection has room for no READ; before the queue pair can send.
-    pub(crate) fn forbid_reads(&self) {
-        self.no_reads.store(true, Ordering::Relaxed);
+    /// Notes that the queue pair can send.
+    pub(crate) fn connected(&self, sends: Sends) {
+        // What the device's library noted of the connection is seen by whoever sees this.
+        self.sends.store(sends as u8, Ordering::Release);
     }
 
-    /// Whether a READ posted now would be started; before connecting it is not known, and the device refuses all work.
-    ///
-    /// Relaxed: whoever posts knows from the one who connected that it is done.
-    pub(crate) fn starts_reads(&self) -> bool {
-        !self.no_reads.load(Ordering::Relaxed)
+    pub(crate) fn sends(&self) -> Sends {
+        match self.sends.load(Ordering::Acquire) {
+            n if n == Sends::Everything as u8 => Sends::Everything,
+            n if n == Sends::NoReads as u8 => Sends::NoReads,
+            _ => Sends::Nothing,
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -9,14 +9,14 @@ use ibverbs_sys::{
 };
 
 use crate::error::local_name;
-use crate::qp::{Keep, QpCore, Shared};
+use crate::qp::{Keep, QpCore, Sends, Shared};
 use crate::rc_builder::Attributes;
 use crate::{ConnectError, DeviceKind, Endpoint, LinkLayer, RecvQueue, SendQueue};
 
 /// A queue pair that is not connected yet.
 ///
 /// Exchange [`endpoint`](Self::endpoint) with the peer, then [`connect`](Self::connect). To post receives before the peer can
-/// send, [`split`](Self::split) first.
+/// send, [`split`](Self::split) first. Sends are [refused](crate::PostErrorKind::NotConnected) until then.
 pub struct RcReady {
     core: QpCore,
     endpoint: Endpoint,
@@ -180,9 +180,6 @@ impl RcSetup {
     fn to_rts(&self, core: &QpCore, qp: *mut ibv_qp, peer: &Endpoint) -> Result<(), ConnectError> {
         let a = &self.attributes;
         let reads = a.initiator_depth.min(peer.rd_atomic());
-        if reads == 0 {
-            core.forbid_reads();
-        }
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
             timeout: a.timeout,
@@ -210,7 +207,13 @@ impl RcSetup {
                 source,
                 local: self.local(core),
                 peer: peer.to_string(),
-            })
+            })?;
+        core.connected(if reads == 0 {
+            Sends::NoReads
+        } else {
+            Sends::Everything
+        });
+        Ok(())
     }
 }
 

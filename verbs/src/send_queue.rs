@@ -5,7 +5,7 @@ use std::fmt;
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::errno;
-use crate::qp::{Half, Limits};
+use crate::qp::{Half, Limits, Sends};
 use crate::wr::{Incoming, Op, Outgoing};
 use crate::{
     Completion, Error, Gather, PostError, PostErrorKind, QueueId, RemoteRegion, SgeList, Stale,
@@ -52,6 +52,8 @@ use crate::{
 pub struct SendQueue<T> {
     half: Half<T>,
     limits: Limits,
+    /// What was found last; looked at again while it is nothing.
+    sends: Sends,
 }
 
 /// The right to take the buffers that a completion retired, with [`SendQueue::take`].
@@ -68,7 +70,11 @@ pub struct Done {
 impl<T: Send + 'static> SendQueue<T> {
     pub(crate) fn new(half: Half<T>) -> SendQueue<T> {
         let limits = *half.core().limits();
-        SendQueue { half, limits }
+        SendQueue {
+            half,
+            limits,
+            sends: Sends::Nothing,
+        }
     }
 
     pub(crate) fn into_half(self) -> Half<T> {
@@ -140,9 +146,10 @@ impl<T: Send + 'static> SendQueue<T> {
         list: &mut SgeList,
         op: Op,
     ) -> Result<(), PostError<T>> {
-        // First, because it will not change: devices take such a READ and never start it.
-        if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ && !self.half.core().starts_reads() {
-            return Err(PostError::new(PostErrorKind::NoReads, value));
+        if self.sends != Sends::Everything
+            && let Err(kind) = self.admit(&op)
+        {
+            return Err(PostError::new(kind, value));
         }
         let (qp, id) = (self.half.qp, self.half.id);
         let ring = self.half.ring();
@@ -181,6 +188,20 @@ impl<T: Send + 'static> SendQueue<T> {
         }
         vacant.fill(value);
         Ok(())
+    }
+
+    /// Refuses what the connection cannot do, for devices that take it all the same: a send before connecting is queued by some
+    /// and reported as refused, a READ that there is no room for is never started.
+    #[cold]
+    fn admit(&mut self, op: &Op) -> Result<(), PostErrorKind> {
+        self.sends = self.half.core().sends();
+        match self.sends {
+            Sends::Nothing => Err(PostErrorKind::NotConnected),
+            Sends::NoReads if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ => {
+                Err(PostErrorKind::NoReads)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes note of a completion: its work and all older work of this queue is done. The buffers are then taken with

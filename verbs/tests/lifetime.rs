@@ -204,11 +204,10 @@ fn receives_can_be_posted_before_connecting() {
     rx.post(room(&pd, 16)).unwrap();
     let (kind, back) = refused(tx.send(buf(&pd, b"early")).post());
     assert_eq!(
-        kind,
-        verbs::PostErrorKind::Device {
-            errno: libc_einval()
-        }
+        (kind, &back[..]),
+        (verbs::PostErrorKind::NotConnected, &b"early"[..])
     );
+    assert_eq!((tx.outstanding(), tx.free_slots()), (0, tx.depth()));
     let (ea, eb) = (setup_a.endpoint(), setup_b.endpoint());
     setup_b.connect(&ea).unwrap();
     setup_a.connect(&eb).unwrap();
@@ -221,10 +220,6 @@ fn receives_can_be_posted_before_connecting() {
     assert_eq!(end.received().unwrap().bytes(), b"early");
     let wc = next(&mut cq_a);
     assert!(rx_a.redeem(wc).is_err());
-}
-
-fn libc_einval() -> i32 {
-    22
 }
 
 #[test]
@@ -256,6 +251,29 @@ fn connecting_to_nobody_says_what_was_tried() {
         ctx.port().gid_index
     );
     assert!(e.to_string().contains(&local), "{e}");
+}
+
+#[test]
+fn sends_stay_refused_after_connecting_failed() {
+    let ctx = device();
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(128).build().unwrap();
+    let (setup, mut tx, mut rx) = pd.rc(&cq).build().unwrap().split::<Buf, Buf>();
+    let own = setup.endpoint();
+    let zero = verbs::Endpoint::new(own.qpn(), 0, 0, verbs::Gid::default(), own.mtu(), 1).unwrap();
+    setup.connect(&zero).unwrap_err();
+    rx.post(room(&pd, 8)).unwrap();
+    let remote = pd.readable(vec![1u8; 8]).unwrap().remote();
+    for wr in [
+        tx.send(buf(&pd, b"a")).post(),
+        tx.write(buf(&pd, b"b"), remote).post(),
+        tx.read(room(&pd, 1), remote).post(),
+    ] {
+        let (kind, back) = refused(wr);
+        assert_eq!((kind, back.len()), (verbs::PostErrorKind::NotConnected, 1));
+    }
+    let (sends, receives) = verbs::destroy(tx, rx).unwrap();
+    assert_eq!((sends.len(), receives.len()), (0, 1));
 }
 
 #[test]
