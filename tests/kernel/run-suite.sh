@@ -18,6 +18,7 @@ rc               verbatim-tests  kernel_rc  rxe0  rxe0
 rc-two-devices   verbatim-tests  kernel_rc  rxe0  rxe1
 verbs-messages   verbatim-verbs  messages   rxe0  rxe0
 verbs-one-sided  verbatim-verbs  one_sided  rxe0  rxe0
+verbs-atomics    verbatim-verbs  atomics    rxe0  rxe0
 verbs-flow       verbatim-verbs  flow       rxe0  rxe0
 verbs-lifetime   verbatim-verbs  lifetime   rxe0  rxe0
 verbs-waiting    verbatim-verbs  waiting    rxe0  rxe0

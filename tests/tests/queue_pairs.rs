@@ -3,8 +3,11 @@
 
 use verbatim_tests::{
     Block, Control, Cut, Link, Side, is_pattern, pattern, second_process, second_process_with,
+    until,
 };
-use verbs::{Access, Device, Endpoint, Exposed, OpenError, RemoteRegion, WcStatus};
+use verbs::{
+    Access, Cq, Device, Endpoint, Exposed, OpenError, Pd, RemoteRegion, SendQueue, WcStatus,
+};
 
 /// Around what fits a lane's entry, around pages, and large.
 const SIZES: [usize; 14] = [
@@ -137,6 +140,82 @@ fn writes_and_reads_reach_the_memory_they_name_and_no_other() {
             }
             peer.control.send("next");
             peer.control.expect("done");
+            peer.finish();
+        }
+    }
+}
+
+#[test]
+fn counts_of_two_processes_are_all_counted() {
+    counts("counts_of_two_processes_are_all_counted", &[]);
+}
+
+#[test]
+fn counts_of_an_asynchronous_device_are_all_counted() {
+    counts(
+        "counts_of_an_asynchronous_device_are_all_counted",
+        &[("VERBATIM_ASYNC", "7")],
+    );
+}
+
+/// A counter of one process that both count on through queue pairs of their own, as fast as they can.
+fn counts(name: &str, variables: &[(&str, &str)]) {
+    const EACH: u64 = 1000;
+    fn connect(pd: &Pd, cq: &Cq, swap: impl FnOnce(Endpoint) -> Endpoint) -> SendQueue<Block> {
+        let builder = pd.rc(cq).send_depth(8).recv_depth(0);
+        let ready = builder.access(Access::REMOTE_ATOMIC).build().unwrap();
+        let peer = swap(ready.endpoint());
+        ready.connect::<Block, Block>(&peer).unwrap().0
+    }
+    /// Counts, and gives the values found.
+    fn count(pd: &Pd, cq: &mut Cq, tx: &mut SendQueue<Block>, counter: RemoteRegion) -> Vec<u64> {
+        let mut word = pd.register(vec![0; 8]).unwrap();
+        let mut found = Vec::new();
+        for _ in 0..EACH {
+            tx.fetch_and_add(word, counter, 1)
+                .signaled()
+                .post()
+                .unwrap();
+            let completion = until("a count is counted", || cq.poll().unwrap());
+            let mut done = tx.retire(completion).unwrap();
+            let (back, result) = tx.take(&mut done).unwrap();
+            result.unwrap();
+            found.push(u64::from_ne_bytes(back[..].try_into().unwrap()));
+            word = back;
+        }
+        found
+    }
+    fn exchange(control: &mut Control, own: Endpoint) -> Endpoint {
+        control.send(own.to_bytes());
+        Endpoint::from_bytes(&control.receive()).unwrap()
+    }
+    match second_process_with(name, variables) {
+        Side::Child(mut control) => {
+            let pd = Device::open_spec("soft0").unwrap().alloc_pd().unwrap();
+            let mut cq = pd.context().cq(16).build().unwrap();
+            let mut tx = connect(&pd, &cq, |own| exchange(&mut control, own));
+            let counter = region(&mut control);
+            let found = count(&pd, &mut cq, &mut tx, counter);
+            let bytes: Vec<u8> = found.iter().flat_map(|n| n.to_ne_bytes()).collect();
+            control.send(bytes);
+            control.expect("done");
+        }
+        Side::Parent(mut peer) => {
+            let pd = Device::open_spec("soft0").unwrap().alloc_pd().unwrap();
+            let mut cq = pd.context().cq(32).build().unwrap();
+            let _theirs = connect(&pd, &cq, |own| exchange(&mut peer.control, own));
+            let mut ours = connect(&pd, &cq, |own| own);
+            let counter: Exposed = pd.expose(8, Access::REMOTE_ATOMIC).unwrap();
+            peer.control.send(counter.remote().to_bytes());
+            let mut found = count(&pd, &mut cq, &mut ours, counter.remote());
+            let bytes = peer.control.receive();
+            let words = bytes.chunks_exact(8);
+            found.extend(words.map(|word| u64::from_ne_bytes(word.try_into().unwrap())));
+            found.sort_unstable();
+            assert_eq!(found, (0..2 * EACH).collect::<Vec<_>>(), "each count once");
+            let word = counter.atomic_u64(0).unwrap();
+            assert_eq!(word.load(std::sync::atomic::Ordering::SeqCst), 2 * EACH);
+            peer.control.send("done");
             peer.finish();
         }
     }
@@ -288,6 +367,6 @@ fn a_peer_that_is_not_there_is_an_error() {
         .signaled()
         .post()
         .unwrap();
-    let completion = verbatim_tests::until("the failure is reported", || cq.poll().unwrap());
+    let completion = until("the failure is reported", || cq.poll().unwrap());
     assert!(!completion.is_ok(), "{completion:?}");
 }

@@ -132,7 +132,7 @@ impl<M: Memory> Exposed<M> {
 
 // SAFETY: owned memory that stays where it is, and no references to it but to atomics.
 unsafe impl<M: MemoryMut> Gather for Exposed<M> {
-    #[inline]
+    #[inline(always)]
     fn gather(&self, out: &mut SgeList) {
         self.0.push_to(out);
     }
@@ -140,7 +140,7 @@ unsafe impl<M: MemoryMut> Gather for Exposed<M> {
 
 // SAFETY: as above.
 unsafe impl<M: MemoryMut> Scatter for Exposed<M> {
-    #[inline]
+    #[inline(always)]
     fn scatter(&mut self, out: &mut SgeList) {
         self.0.push_to(out);
     }

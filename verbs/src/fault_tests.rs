@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ibverbs_sys::{
-    Api, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_state, ibv_send_wr,
+    Api, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_send_wr,
 };
 
 use crate::*;
@@ -513,4 +513,34 @@ fn what_was_queued_stays_though_the_post_reports_a_failure() {
             None => std::thread::yield_now(),
         }
     }
+}
+
+unsafe extern "C" fn without_atomics(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: passed on; the result is the caller's own.
+    unsafe {
+        let ret = (softverbs::api().ibv_query_device)(ctx, attr);
+        (*attr).atomic_cap = ibverbs_sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
+        ret
+    }
+}
+
+#[test]
+fn a_device_without_atomics_is_asked_for_none() {
+    let ctx = open(|api| api.ibv_query_device = without_atomics);
+    assert!(!ctx.query_device().atomics);
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(16).build().unwrap();
+    let ready = pd.rc(&cq).send_depth(4).recv_depth(4).build().unwrap();
+    let own = ready.endpoint();
+    let (mut tx, _rx) = ready
+        .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+        .unwrap();
+    let counter = pd.expose(8, Access::REMOTE_ATOMIC).unwrap();
+    let word = pd.register(vec![7; 8]).unwrap();
+    let e = tx
+        .fetch_and_add(word, counter.remote(), 1)
+        .post()
+        .unwrap_err();
+    assert_eq!(e.kind(), PostErrorKind::NoAtomics);
+    assert_eq!(&e.into_inner()[..], [7; 8]);
 }

@@ -47,9 +47,23 @@ pub enum PostErrorKind {
     },
     /// The queue pair is not connected yet. Receives can be posted before, sends cannot.
     NotConnected,
-    /// A READ on a connection that has room for none, because [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) is 0 on one
+    /// A READ or an atomic on a connection that has room for none, because [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) is 0 on one
     /// of its sides, or a device answers none. Some devices would accept it and never complete it.
     NoReads,
+    /// An atomic on a device that has none.
+    NoAtomics,
+    /// The local memory of an atomic must be one segment of 8 bytes.
+    NotAWord {
+        /// Segments of the work request.
+        count: usize,
+        /// Bytes of the work request.
+        len: u64,
+    },
+    /// The word that an atomic works on must be at an address that is a multiple of 8.
+    RemoteMisaligned {
+        /// The address asked for.
+        addr: u64,
+    },
     /// The device refused, with this errno.
     Device {
         /// `EINVAL`: the device does not take one of the values; `ENOMEM`: the device's own queue is full.
@@ -95,7 +109,16 @@ impl fmt::Display for PostErrorKind {
                 "the queue pair is not connected: call RcSetup::connect first; only receives can be posted before",
             ),
             PostErrorKind::NoReads => f.write_str(
-                "the connection has room for no READ: build both sides with RcBuilder::rd_atomic of at least 1",
+                "the connection has room for no READ or atomic: build both sides with RcBuilder::rd_atomic of at least 1",
+            ),
+            PostErrorKind::NoAtomics => f.write_str("the device has no atomics"),
+            PostErrorKind::NotAWord { count, len } => write!(
+                f,
+                "an atomic fetches into one segment of 8 bytes, not into {count} of {len} bytes together"
+            ),
+            PostErrorKind::RemoteMisaligned { addr } => write!(
+                f,
+                "an atomic needs an address that is a multiple of 8, not {addr:#x}"
             ),
             PostErrorKind::Device { errno } => {
                 let hint = match errno {

@@ -76,7 +76,7 @@ impl<M: Memory> AsRef<[u8]> for Private<M> {
 
 // SAFETY: owned memory that stays where it is; references to it are borrowed from the value.
 unsafe impl<M: MemoryMut> Gather for Private<M> {
-    #[inline]
+    #[inline(always)]
     fn gather(&self, out: &mut SgeList) {
         self.0.push_to(out);
     }
@@ -84,7 +84,7 @@ unsafe impl<M: MemoryMut> Gather for Private<M> {
 
 // SAFETY: as above.
 unsafe impl<M: MemoryMut> Scatter for Private<M> {
-    #[inline]
+    #[inline(always)]
     fn scatter(&mut self, out: &mut SgeList) {
         self.0.push_to(out);
     }

@@ -38,6 +38,7 @@ pub(crate) struct Limits {
     pub(crate) recv_sge: u32,
     pub(crate) inline: u32,
     pub(crate) message: u32,
+    pub(crate) atomics: bool,
 }
 
 /// A queue's tag on its completion queue.

@@ -140,13 +140,14 @@ impl RcBuilder {
     }
 
     /// READs and atomics that can be under way in each direction. Default 16; as much of it as the devices have. With 0 on
-    /// either side, READs in both directions are [refused](crate::PostErrorKind::NoReads).
+    /// either side, READs and atomics in both directions are [refused](crate::PostErrorKind::NoReads).
     pub fn rd_atomic(mut self, count: u8) -> RcBuilder {
         self.rd_atomic = count;
         self
     }
 
-    /// What the peer may do at all; each region's access decides further. Default: READ and WRITE.
+    /// What the peer may do at all; each region's access decides further. Default: READ and WRITE. Atomics must be asked for,
+    /// since not all devices have them.
     pub fn access(mut self, access: Access) -> RcBuilder {
         self.access = access;
         self
@@ -201,6 +202,7 @@ impl RcBuilder {
             recv_sge,
             inline: self.max_inline,
             message: self.context().port().max_msg_sz,
+            atomics: dev.atomics,
         })
     }
 

@@ -57,7 +57,7 @@ impl<M: Memory> AsRef<[u8]> for Readable<M> {
 
 // SAFETY: owned memory that stays where it is and is not written.
 unsafe impl<M: Memory> Gather for Readable<M> {
-    #[inline]
+    #[inline(always)]
     fn gather(&self, out: &mut SgeList) {
         self.0.push_to(out);
     }

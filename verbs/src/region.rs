@@ -176,7 +176,7 @@ impl<M> Region<M> {
         errno::check(unsafe { (self.pd.api().ibv_dereg_mr)(self.mr.as_ptr()) })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_to(&self, out: &mut SgeList) {
         out.push_bytes(self.ptr.as_ptr() as u64, self.len, self.lkey);
     }
@@ -195,7 +195,7 @@ impl<M> Drop for Region<M> {
 
 // SAFETY: owned memory that stays where it is; the region lets nobody reference it.
 unsafe impl<M: MemoryMut> Gather for Region<M> {
-    #[inline]
+    #[inline(always)]
     fn gather(&self, out: &mut SgeList) {
         self.push_to(out);
     }
@@ -203,7 +203,7 @@ unsafe impl<M: MemoryMut> Gather for Region<M> {
 
 // SAFETY: as above.
 unsafe impl<M: MemoryMut> Scatter for Region<M> {
-    #[inline]
+    #[inline(always)]
     fn scatter(&mut self, out: &mut SgeList) {
         self.push_to(out);
     }

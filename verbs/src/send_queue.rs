@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
-use crate::wr::{Incoming, Op, Outgoing};
+use crate::wr::{Incoming, Kind, Op, Outgoing, Word, Work};
 use crate::{
     Completion, Error, Gather, PostError, PostErrorKind, QueueId, RemoteRegion, SgeList, Stale,
     StoredAs, Wc, WcError, Wr,
@@ -138,17 +138,78 @@ impl<T: Send + 'static> SendQueue<T> {
         )
     }
 
-    /// `list` holds the segments of `value`.
-    #[inline(always)]
-    pub(crate) fn post(
+    /// Stores `swap` in the peer's word at the start of `remote` if it is `compare`, in one step; what it was is written to `into`.
+    ///
+    /// The word is a `u64` in the byte order of the peer's machine, at an address that is a multiple of 8; `into` is one segment of
+    /// 8 bytes, and the old value is in it in this machine's byte order when the buffer comes back.
+    ///
+    /// Needs [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) of at least 1 on both sides, and
+    /// [`Access::REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC) of the peer's queue pair ([`RcBuilder::access`](crate::RcBuilder::access))
+    /// and memory.
+    ///
+    /// ```
+    /// # use verbs::{Access, Device, Private};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let ctx = Device::open_spec("soft0")?;
+    /// # let pd = ctx.alloc_pd()?;
+    /// # let mut cq = ctx.cq(64).build()?;
+    /// let ready = pd.rc(&cq).send_depth(8).recv_depth(8).access(Access::REMOTE_ATOMIC).build()?;
+    /// # let own = ready.endpoint();
+    /// # let (mut tx, _rx) = ready.connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)?;
+    /// let counter = pd.expose(8, Access::REMOTE_ATOMIC)?;
+    /// let old = pd.register(vec![0; 8])?;
+    /// tx.compare_and_swap(old, counter.remote(), 0, 7).signaled().post()?;
+    /// # let wc = loop { if let Some(wc) = cq.poll()? { break wc } };
+    /// let mut done = tx.retire(wc)?;
+    /// let (old, result) = tx.take(&mut done).ok_or("the buffer")?;
+    /// result?;
+    /// assert_eq!(u64::from_ne_bytes(old[..].try_into()?), 0);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    #[inline]
+    pub fn compare_and_swap<S: StoredAs<T>>(
         &mut self,
-        value: T,
-        list: &mut SgeList,
-        op: Op,
-    ) -> Result<(), PostError<T>> {
-        if self.sends != Sends::Everything
-            && let Err(kind) = self.admit(&op)
-        {
+        into: S,
+        remote: RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Wr<'_, T, Word<S>> {
+        let operands = [compare, swap];
+        Wr::new(
+            self,
+            Word { into, operands },
+            Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote)),
+        )
+    }
+
+    /// Adds to the peer's word at the start of `remote`, wrapping around, in one step; what it was before is written to `into`.
+    ///
+    /// Words, buffers and needs are those of [`compare_and_swap`](Self::compare_and_swap).
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    #[inline]
+    pub fn fetch_and_add<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+        add: u64,
+    ) -> Wr<'_, T, Word<S>> {
+        let operands = [add, 0];
+        Wr::new(
+            self,
+            Word { into, operands },
+            Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote)),
+        )
+    }
+
+    #[inline(always)]
+    pub(crate) fn post<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
+        let mut list = SgeList::new();
+        // These run code of the caller's types, and may panic: nothing is posted yet.
+        work.list(&mut list);
+        let operands = work.operands();
+        let value = work.store();
+        if let Err(kind) = self.admit(W::KIND) {
             return Err(PostError::new(kind, value));
         }
         let (qp, id) = (self.half.qp, self.half.id);
@@ -160,22 +221,11 @@ impl<T: Send + 'static> SendQueue<T> {
                 value,
             ));
         };
-        if let Err(kind) = check(&self.limits, list, &op) {
+        if let Err(kind) = check(&self.limits, &list, &op, W::KIND) {
             return Err(PostError::new(kind, value));
         }
-        let mut wr = ibv_send_wr {
-            wr_id: id.wr_id(vacant.seq()),
-            sg_list: list.as_sys(),
-            num_sge: list.len() as i32,
-            opcode: op.opcode,
-            send_flags: op.flags,
-            ..Default::default()
-        };
-        wr.__bindgen_anon_1.imm_data = op.imm;
-        if let Some(remote) = op.remote {
-            wr.wr.rdma.remote_addr = remote.addr;
-            wr.wr.rdma.rkey = remote.rkey.0;
-        }
+        let mut wr = op.request(id.wr_id(vacant.seq()), W::KIND, operands);
+        (wr.sg_list, wr.num_sge) = (list.as_sys(), list.len() as i32);
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
@@ -192,16 +242,21 @@ impl<T: Send + 'static> SendQueue<T> {
 
     /// Refuses what the connection cannot do, for devices that take it all the same: a send before connecting is queued by some
     /// and reported as refused, a READ that there is no room for is never started.
-    #[cold]
-    fn admit(&mut self, op: &Op) -> Result<(), PostErrorKind> {
-        self.sends = self.half.core().sends();
+    #[inline(always)]
+    fn admit(&mut self, kind: Kind) -> Result<(), PostErrorKind> {
+        if self.sends == Sends::Nothing {
+            self.look();
+        }
         match self.sends {
             Sends::Nothing => Err(PostErrorKind::NotConnected),
-            Sends::NoReads if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ => {
-                Err(PostErrorKind::NoReads)
-            }
+            Sends::NoReads if kind != Kind::Outgoing => Err(PostErrorKind::NoReads),
             _ => Ok(()),
         }
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.sends = self.half.core().sends();
     }
 
     /// Takes note of a completion: its work and all older work of this queue is done. The buffers are then taken with
@@ -281,11 +336,11 @@ impl<T: Send + 'static> SendQueue<T> {
 
 /// What the device would refuse, or worse, would not.
 #[inline(always)]
-fn check(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
-    let max_sge = if op.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ {
-        limits.read_sge
-    } else {
-        limits.send_sge
+fn check(limits: &Limits, list: &SgeList, op: &Op, kind: Kind) -> Result<(), PostErrorKind> {
+    let max_sge = match kind {
+        Kind::Outgoing => limits.send_sge,
+        Kind::Read => limits.read_sge,
+        Kind::Atomic => return check_atomic(limits, list, op),
     } as usize;
     // No queue pair is built for more segments than a list holds.
     if list.len() > max_sge {
@@ -316,6 +371,29 @@ fn check(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> 
         });
     }
     Ok(())
+}
+
+/// A word here, and an aligned one there.
+fn check_atomic(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
+    if !limits.atomics {
+        return Err(PostErrorKind::NoAtomics);
+    }
+    if (list.len(), list.total_len()) != (1, Op::WORD) {
+        return Err(PostErrorKind::NotAWord {
+            count: list.len(),
+            len: list.total_len(),
+        });
+    }
+    match op.remote {
+        Some(remote) if remote.len < Op::WORD => Err(PostErrorKind::RemoteTooSmall {
+            len: Op::WORD,
+            remote: remote.len,
+        }),
+        Some(remote) if !remote.addr.is_multiple_of(Op::WORD) => {
+            Err(PostErrorKind::RemoteMisaligned { addr: remote.addr })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl<T> fmt::Debug for SendQueue<T> {

@@ -66,7 +66,7 @@ impl SgeList {
     }
 
     /// Adds a segment.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, sge: Sge) {
         self.pushed += 1;
         self.bytes += u64::from(sge.len);
@@ -77,7 +77,7 @@ impl SgeList {
     }
 
     /// Adds memory of any length, as one segment up to 2 GiB, else as several.
-    #[inline]
+    #[inline(always)]
     pub fn push_bytes(&mut self, addr: u64, len: usize, lkey: LKey) {
         if len <= Self::LONGEST {
             self.push(Sge {

@@ -1,6 +1,6 @@
 //! A work request on its way to the send queue.
 
-use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
+use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::{Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
 
@@ -8,34 +8,76 @@ use crate::{Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
 pub struct Outgoing<T>(pub(crate) T);
 /// Memory that the device will write: a READ.
 pub struct Incoming<S>(pub(crate) S);
+/// A word that the device will write: an atomic's old value.
+pub struct Word<S> {
+    pub(crate) into: S,
+    /// What is added, or compared and swapped in.
+    pub(crate) operands: [u64; 2],
+}
+
+/// What a work request does with its memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The device reads it.
+    Outgoing,
+    /// A READ.
+    Read,
+    /// An atomic.
+    Atomic,
+}
 
 /// What a work request carries, and how the queue holds it.
 pub trait Work<T> {
+    /// Known to the compiler, so that a send pays for no check of a READ.
+    const KIND: Kind;
     /// Adds the segments.
     fn list(&mut self, out: &mut SgeList);
+    /// Of an atomic.
+    #[inline(always)]
+    fn operands(&self) -> [u64; 2] {
+        [0; 2]
+    }
     /// Becomes what the queue holds, without moving the bytes.
     fn store(self) -> T;
 }
 
 impl<T: Gather> Work<T> for Outgoing<T> {
-    #[inline]
+    const KIND: Kind = Kind::Outgoing;
+    #[inline(always)]
     fn list(&mut self, out: &mut SgeList) {
         self.0.gather(out);
     }
-    #[inline]
+    #[inline(always)]
     fn store(self) -> T {
         self.0
     }
 }
 
 impl<T, S: StoredAs<T>> Work<T> for Incoming<S> {
-    #[inline]
+    const KIND: Kind = Kind::Read;
+    #[inline(always)]
     fn list(&mut self, out: &mut SgeList) {
         self.0.scatter(out);
     }
-    #[inline]
+    #[inline(always)]
     fn store(self) -> T {
         self.0.store()
+    }
+}
+
+impl<T, S: StoredAs<T>> Work<T> for Word<S> {
+    const KIND: Kind = Kind::Atomic;
+    #[inline(always)]
+    fn list(&mut self, out: &mut SgeList) {
+        self.into.scatter(out);
+    }
+    #[inline(always)]
+    fn operands(&self) -> [u64; 2] {
+        self.operands
+    }
+    #[inline(always)]
+    fn store(self) -> T {
+        self.into.store()
     }
 }
 
@@ -50,6 +92,10 @@ pub(crate) struct Op {
 }
 
 impl Op {
+    /// Bytes that an atomic works on.
+    pub(crate) const WORD: u64 = 8;
+
+    #[inline(always)]
     pub(crate) fn new(opcode: ibv_wr_opcode, remote: Option<RemoteRegion>) -> Op {
         Op {
             opcode,
@@ -58,10 +104,34 @@ impl Op {
             remote,
         }
     }
+
+    /// The request as the verbs take it; the segments are the list's.
+    #[inline(always)]
+    pub(crate) fn request(&self, wr_id: u64, kind: Kind, operands: [u64; 2]) -> ibv_send_wr {
+        let mut wr = ibv_send_wr {
+            wr_id,
+            opcode: self.opcode,
+            send_flags: self.flags,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.imm_data = self.imm;
+        if let Some(remote) = self.remote {
+            if kind == Kind::Atomic {
+                wr.wr.atomic.remote_addr = remote.addr;
+                wr.wr.atomic.compare_add = operands[0];
+                wr.wr.atomic.swap = operands[1];
+                wr.wr.atomic.rkey = remote.rkey.0;
+            } else {
+                wr.wr.rdma.remote_addr = remote.addr;
+                wr.wr.rdma.rkey = remote.rkey.0;
+            }
+        }
+        wr
+    }
 }
 
-/// A work request that is not posted yet: made by [`SendQueue::send`], [`write`](SendQueue::write) and
-/// [`read`](SendQueue::read), finished by [`post`](Self::post). Dropping it drops the buffer.
+/// A work request that is not posted yet: made by [`SendQueue::send`], [`write`](SendQueue::write), [`read`](SendQueue::read),
+/// [`compare_and_swap`](SendQueue::compare_and_swap) and [`fetch_and_add`](SendQueue::fetch_and_add), finished by [`post`](Self::post). Dropping it drops the buffer.
 #[doc(alias = "ibv_send_wr")]
 #[must_use = "nothing is posted before .post()"]
 pub struct Wr<'q, T, W = Outgoing<T>> {
@@ -102,16 +172,8 @@ impl<'q, T: Send + 'static, W: Work<T>> Wr<'q, T, W> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(self) -> Result<(), PostError<T>> {
-        let Wr {
-            queue,
-            mut work,
-            op,
-        } = self;
-        let mut list = SgeList::new();
-        // Both run code of the caller's types, and may panic: nothing is posted yet.
-        work.list(&mut list);
-        let value = work.store();
-        queue.post(value, &mut list, op)
+        let Wr { queue, work, op } = self;
+        queue.post(work, op)
     }
 }
 
