@@ -11,6 +11,7 @@
 //! ```
 
 mod client;
+mod clock;
 mod control;
 mod credit;
 mod deadline;

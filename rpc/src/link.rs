@@ -186,6 +186,7 @@ impl Prepared {
             tx,
             rx,
             credits,
+            late: None,
             terms,
             unsignaled: 0,
             reads: 0,
@@ -210,6 +211,8 @@ pub(crate) struct Link {
     /// Where the next message is copied to; empty while one is lent out.
     copy: Box<[u8]>,
     credits: Credits,
+    /// A message of this class has been dealt with, and its entry not been posted again.
+    late: Option<Class>,
     terms: Terms,
     /// Messages posted since the last signalled one.
     unsignaled: u32,
@@ -381,6 +384,8 @@ impl Link {
     ///
     /// In a ring, this is where it is copied out.
     pub fn received(&mut self, completion: Completion) -> Result<Option<Arrived>, Lost> {
+        // Before the next message's place is looked for: what is late counts by itself.
+        self.settle()?;
         let received = match self.rx.redeem(completion) {
             Ok(Ok(received)) => received,
             Ok(Err(failed)) => {
@@ -410,13 +415,8 @@ impl Link {
     }
 
     /// Accounts for a message that has arrived.
-    ///
-    /// One that has been copied out of the ring returns its entry and room with that.
     pub fn account(&mut self, class: Class, credit: u32) -> Result<(), Lost> {
         self.credits.receive(class, credit)?;
-        if self.ring.is_some() {
-            self.post_entry(Entry::Ring, class)?;
-        }
         Ok(())
     }
 
@@ -427,8 +427,31 @@ impl Link {
             Arrived::Entry(received) => self.post_entry(received.into_inner(), class),
             Arrived::Copy(copy, _) => {
                 self.copy = copy;
+                self.post_entry(Entry::Ring, class)
+            }
+        }
+    }
+
+    /// As [`repost`](Self::repost), but an entry without memory may be posted later, by
+    /// [`settle`](Self::settle): the caller has something more urgent to do.
+    pub fn repost_later(&mut self, arrived: Arrived, class: Class) -> Result<(), Lost> {
+        self.settle()?;
+        match arrived {
+            Arrived::Copy(copy, _) => {
+                self.copy = copy;
+                self.late = Some(class);
                 Ok(())
             }
+            arrived => self.repost(arrived, class),
+        }
+    }
+
+    /// Posts the entry that is late, if one is.
+    #[inline]
+    pub fn settle(&mut self) -> Result<(), Lost> {
+        match self.late.take() {
+            Some(class) => self.post_entry(Entry::Ring, class),
+            None => Ok(()),
         }
     }
 

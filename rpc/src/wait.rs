@@ -67,8 +67,11 @@ pub(crate) struct Waiter {
     eager: bool,
 }
 
-/// Empty polls between two looks at the clock while spinning.
-const POLLS_PER_LOOK: u32 = 64;
+/// Empty polls in a row, with nothing but polling between them.
+pub(crate) const POLLS: u32 = 8;
+
+/// Rows of empty polls between two looks at the clock while spinning.
+const ROWS_PER_LOOK: u32 = 8;
 
 /// A yield that took longer has let another thread run.
 const SWITCHED: Duration = Duration::from_nanos(1200);
@@ -94,12 +97,12 @@ impl Waiter {
         }
     }
 
-    /// Nothing was found. Pauses or yields as the phase wants it.
+    /// Nothing was found in [`POLLS`] polls. Yields as the phase wants it.
     #[inline]
     pub fn idle(&mut self) -> Next {
-        std::hint::spin_loop();
+        // No pause here: the device's poll makes one, or takes as long by itself.
         self.polls += 1;
-        if self.polls < POLLS_PER_LOOK && !self.eager && !self.policy.spin.is_zero() {
+        if self.polls < ROWS_PER_LOOK && !self.eager && !self.policy.spin.is_zero() {
             return Next::Poll;
         }
         self.look()

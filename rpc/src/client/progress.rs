@@ -3,6 +3,7 @@
 use super::Client;
 use super::call::Answer;
 use super::reply::{Bytes, Reply};
+use crate::clock;
 use crate::credit::Class;
 use crate::error::{Buffers, CallError, Lost, Violation};
 use crate::link::Arrived;
@@ -22,12 +23,18 @@ impl Client {
     /// Takes in what has arrived and posts what can be posted; how much there was to do.
     ///
     /// A failure ends the connection, and so every call.
+    #[inline]
     pub(super) fn progress(&mut self) -> usize {
+        self.progress_polling(1)
+    }
+
+    /// The same, for who has nothing else to do: if there is nothing, looks again so many times in all.
+    pub(super) fn progress_polling(&mut self, polls: u32) -> usize {
         self.forget_dropped();
         if self.link.is_none() {
             return 0;
         }
-        match self.try_progress() {
+        match self.try_progress(polls) {
             Ok(done) => done,
             Err(lost) => {
                 self.fail(lost);
@@ -36,8 +43,23 @@ impl Client {
         }
     }
 
-    fn try_progress(&mut self) -> Result<usize, Lost> {
-        let found = self.cq.poll_into(&mut self.batch)?;
+    fn try_progress(&mut self, polls: u32) -> Result<usize, Lost> {
+        let mut found = self.cq.poll_into(&mut self.batch)?;
+        if found == 0 {
+            // What was left for such a moment, and then nothing but looking, which finds what comes the sooner.
+            if let Some(link) = &mut self.link {
+                link.settle()?;
+            }
+            let mut left = if self.transfers.is_empty() {
+                polls - 1
+            } else {
+                0
+            };
+            while found == 0 && left > 0 {
+                found = self.cq.poll_into(&mut self.batch)?;
+                left -= 1;
+            }
+        }
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion)?;
         }
@@ -107,9 +129,9 @@ impl Client {
             Class::Answer => self.answer(&header, bytes)?,
             _ => false,
         };
-        // The entry returns before the slot does: the next request tells so (I9).
+        // The entry returns before another call is begun beside this one, see `start`: its request tells so (I9).
         if let Some(link) = &mut self.link {
-            link.repost(received, class)?;
+            link.repost_later(received, class)?;
         }
         if whole && self.slots.fetched(header.slot)? {
             self.freed.push(header.slot);
@@ -233,7 +255,7 @@ impl Client {
         if self.freed.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         while let Some(slot) = self.freed.pop() {
             self.end(slot, now);
         }

@@ -2,6 +2,7 @@
 
 use super::Client;
 use super::call::{Call, Flight};
+use crate::clock;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
@@ -11,7 +12,6 @@ use crate::payload::Payload;
 use crate::wire::{Header, Kind};
 use mempool::{Buf, SgList};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Why a request was not sent, with its segments.
 type Unsent = Box<(NotSentReason, Option<SgList>)>;
@@ -57,7 +57,7 @@ impl Client {
         if let Err(reason) = self.admit(deadline) {
             return Err(unsent(reason, outgoing));
         }
-        let now = Instant::now();
+        let now = clock::now();
         if deadline.is_past_at(now) {
             return Err(unsent(NotSentReason::Deadline, outgoing));
         }
@@ -90,7 +90,15 @@ impl Client {
         ready.describe(&mut header);
         // What was copied is the header's own: nobody waits for it to come back.
         let owner = (!ready.body.is_empty()).then_some(slot);
-        if let Err(lost) = link.post(Class::Request, header, ready.header, ready.body, owner) {
+        // The answer to the only call has an entry in any case; for others what is late must be told first (I2).
+        let settled = if self.slots.in_use() > 1 {
+            link.settle()
+        } else {
+            Ok(())
+        };
+        let posted = settled
+            .and_then(|()| link.post(Class::Request, header, ready.header, ready.body, owner));
+        if let Err(lost) = posted.and_then(|()| link.settle()) {
             let _ = self.slots.cancel(slot);
             self.fail(lost);
             return Err(Box::new((self.closed(), None)));

@@ -3,7 +3,7 @@
 use super::{Client, Reply};
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
-use crate::wait::{Next, sleep};
+use crate::wait::{Next, POLLS, sleep};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Client {
     pub(super) fn wait_until(&mut self, deadline: Deadline, done: impl Fn(&Client) -> bool) {
         let mut busy = 0;
         loop {
-            if self.progress() > 0 {
+            if self.progress_polling(POLLS) > 0 {
                 self.waiter.found();
                 if done(self) {
                     return;

@@ -12,6 +12,7 @@
 use super::core::Host;
 use super::request::{Bytes, Request};
 use super::responder::{ConnId, Responder, Response, What};
+use crate::clock;
 use crate::control::Control;
 use crate::credit::Class;
 use crate::deadline::Deadline;
@@ -25,7 +26,6 @@ use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Instant;
 use verbs::Completion;
 
 pub(super) struct Conn {
@@ -160,7 +160,7 @@ impl Conn {
             0 => Deadline::never(),
             us => {
                 // Earlier messages of the same batch may have kept the core busy.
-                let now = Instant::now();
+                let now = clock::now();
                 let deadline = Deadline::from_wire(us, *host.arrived.get_or_insert(now));
                 if deadline.is_past_at(now) {
                     self.refuse_expired(host, id)?;

@@ -13,7 +13,7 @@ use crate::epoll::Epoll;
 use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, send_depth};
-use crate::wait::{Next, Waiter};
+use crate::wait::{Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -44,6 +44,8 @@ pub(super) struct CoreLoop<H> {
     host: Host<H>,
     conns: Slab<Conn>,
     routes: HashMap<QueueId, Route, BuildHasherDefault<IdHasher>>,
+    /// The route found last: the next completion is often of the same queue.
+    last: Option<(QueueId, Route)>,
     /// Connections with something to do that no completion will remind of.
     active: Vec<usize>,
     epoch: u64,
@@ -110,6 +112,7 @@ where
             host,
             conns: Slab::new(),
             routes: HashMap::default(),
+            last: None,
             active: Vec::new(),
             epoch: 0,
             batch: WcBatch::with_capacity(BATCH),
@@ -130,7 +133,7 @@ where
                     self.admit(seed);
                 }
             }
-            if self.pass() > 0 {
+            if self.pass(POLLS) > 0 {
                 waiter.found();
                 busy += 1;
                 if busy.is_multiple_of(BUSY_ROUNDS) {
@@ -151,13 +154,19 @@ where
         self.stop();
     }
 
-    /// Takes in completions and posts what can be posted; how much there was to do.
-    fn pass(&mut self) -> usize {
-        let mut done = match self.events.cq.poll_into(&mut self.batch) {
-            Ok(found) => found,
-            Err(error) => {
-                self.rebuild(error);
-                return 1;
+    /// Takes in completions and posts what can be posted; how much there was to do. If there is nothing, looks again, so many
+    /// times in all: with nothing but looking between, what comes is found the sooner.
+    fn pass(&mut self, polls: u32) -> usize {
+        let mut left = if self.active.is_empty() { polls } else { 1 };
+        let mut done = loop {
+            left -= 1;
+            match self.events.cq.poll_into(&mut self.batch) {
+                Ok(0) if left > 0 => {}
+                Ok(found) => break found,
+                Err(error) => {
+                    self.rebuild(error);
+                    return 1;
+                }
             }
         };
         self.host.arrived = None;
@@ -172,9 +181,14 @@ where
     }
 
     fn dispatch(&mut self, completion: Completion) {
-        let Some(&Route { key, receive }) = self.routes.get(&completion.queue()) else {
-            // Left over from a connection that is gone.
-            return;
+        let queue = completion.queue();
+        let Route { key, receive } = match self.last {
+            Some((last, route)) if last == queue => route,
+            _ => match self.routes.get(&queue) {
+                Some(&route) => self.last.insert((queue, route)).1,
+                // Left over from a connection that is gone.
+                None => return,
+            },
         };
         let Some(conn) = self.conns.get_mut(key) else {
             return;
@@ -337,6 +351,7 @@ where
         let Some(mut conn) = self.conns.try_remove(key) else {
             return;
         };
+        self.last = None;
         self.routes.remove(&conn.link.send_id());
         self.routes.remove(&conn.link.recv_id());
         let counters = &self.host.counters;
@@ -368,7 +383,7 @@ where
             return self.rebuild(error);
         }
         // What came before the queue was armed wakes nobody.
-        if self.pass() > 0 || self.mailbox.has_mail() || self.mailbox.stopping() {
+        if self.pass(1) > 0 || self.mailbox.has_mail() || self.mailbox.stopping() {
             return;
         }
         let retry = self.active.iter().any(|&key| {
