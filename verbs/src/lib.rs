@@ -31,6 +31,7 @@
 struct Readme;
 
 mod access;
+mod batch;
 mod cells;
 mod channel;
 mod completion;
@@ -53,6 +54,8 @@ mod mmap;
 mod pd;
 mod port;
 mod post_error;
+#[cfg(all(test, feature = "soft"))]
+mod post_tests;
 mod private;
 mod qp;
 mod rc_builder;
@@ -72,6 +75,7 @@ mod tags;
 mod wr;
 
 pub use access::Access;
+pub use batch::{Batch, BatchError};
 pub use channel::Channel;
 pub use completion::{Completion, QueueId, Stale, Wc, WcBatch};
 pub use context::{Context, DeviceAttr};

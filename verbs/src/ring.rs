@@ -125,6 +125,12 @@ impl<T, O> Ring<T, O> {
         }
     }
 
+    /// The sequence number of the value that is added after `ahead` others.
+    #[inline(always)]
+    pub(crate) fn seq_ahead(&self, ahead: usize) -> u64 {
+        (self.next + ahead as u64) & SEQ_MASK
+    }
+
     /// Room for the next value, unless the ring is full.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, O>> {

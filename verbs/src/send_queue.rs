@@ -4,6 +4,7 @@ use std::fmt;
 
 use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 
+use crate::batch::{Batch, Chain};
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
 use crate::wr::{Incoming, Kind, Op, Outgoing, Word, Work};
@@ -50,10 +51,11 @@ use crate::{
 /// ```
 #[doc(alias = "ibv_qp")]
 pub struct SendQueue<T> {
-    half: Half<T>,
+    pub(crate) half: Half<T>,
     limits: Limits,
     /// What was found last; looked at again while it is nothing.
     sends: Sends,
+    pub(crate) chain: Chain<T>,
 }
 
 /// The right to take the buffers that a completion retired, with [`SendQueue::take`].
@@ -74,6 +76,7 @@ impl<T: Send + 'static> SendQueue<T> {
             half,
             limits,
             sends: Sends::Nothing,
+            chain: Chain::new(),
         }
     }
 
@@ -175,10 +178,9 @@ impl<T: Send + 'static> SendQueue<T> {
         compare: u64,
         swap: u64,
     ) -> Wr<'_, T, Word<S>> {
-        let operands = [compare, swap];
         Wr::new(
             self,
-            Word { into, operands },
+            Word::new(into, [compare, swap]),
             Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote)),
         )
     }
@@ -194,10 +196,9 @@ impl<T: Send + 'static> SendQueue<T> {
         remote: RemoteRegion,
         add: u64,
     ) -> Wr<'_, T, Word<S>> {
-        let operands = [add, 0];
         Wr::new(
             self,
-            Word { into, operands },
+            Word::new(into, [add, 0]),
             Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote)),
         )
     }
@@ -237,6 +238,44 @@ impl<T: Send + 'static> SendQueue<T> {
             return Err(PostError::new(PostErrorKind::Device { errno }, value));
         }
         vacant.fill(value);
+        Ok(())
+    }
+
+    /// Starts a batch: work requests that are posted with one call of the device.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(self)
+    }
+
+    /// Makes room for batches of so many work requests, of so many segments together, so that adding to them does not allocate.
+    pub fn reserve_batch(&mut self, requests: usize, segments: usize) {
+        self.chain.clear();
+        self.chain.reserve(requests, segments);
+    }
+
+    /// Adds to the batch that is being made.
+    #[inline(always)]
+    pub(crate) fn add<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
+        let mut list = SgeList::new();
+        // These run code of the caller's types, and may panic: nothing is added yet.
+        work.list(&mut list);
+        let operands = work.operands();
+        let value = work.store();
+        let (ring, ahead) = (self.half.ring_ref(), self.chain.len());
+        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
+        let (room, seq) = (ring.free() as usize > ahead, ring.seq_ahead(ahead));
+        let admitted = self.admit(W::KIND).and_then(|()| {
+            if room {
+                check(&self.limits, &list, &op, W::KIND)
+            } else {
+                Err(PostErrorKind::QueueFull { depth, untaken })
+            }
+        });
+        if let Err(kind) = admitted {
+            return Err(PostError::new(kind, value));
+        }
+        let request = op.request(self.half.id.wr_id(seq), W::KIND, operands);
+        self.chain.push(value, request, &list);
         Ok(())
     }
 

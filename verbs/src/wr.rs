@@ -2,7 +2,9 @@
 
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::{Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
+use std::marker::PhantomData;
+
+use crate::{Batch, Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
 
 /// Memory that the device will read: a send or WRITE.
 pub struct Outgoing<T>(pub(crate) T);
@@ -10,9 +12,16 @@ pub struct Outgoing<T>(pub(crate) T);
 pub struct Incoming<S>(pub(crate) S);
 /// A word that the device will write: an atomic's old value.
 pub struct Word<S> {
-    pub(crate) into: S,
+    into: S,
     /// What is added, or compared and swapped in.
-    pub(crate) operands: [u64; 2],
+    operands: [u64; 2],
+}
+
+impl<S> Word<S> {
+    #[inline(always)]
+    pub(crate) fn new(into: S, operands: [u64; 2]) -> Word<S> {
+        Word { into, operands }
+    }
 }
 
 /// What a work request does with its memory.
@@ -131,19 +140,26 @@ impl Op {
 }
 
 /// A work request that is not posted yet: made by [`SendQueue::send`], [`write`](SendQueue::write), [`read`](SendQueue::read),
-/// [`compare_and_swap`](SendQueue::compare_and_swap) and [`fetch_and_add`](SendQueue::fetch_and_add), finished by [`post`](Self::post). Dropping it drops the buffer.
+/// [`compare_and_swap`](SendQueue::compare_and_swap) and [`fetch_and_add`](SendQueue::fetch_and_add), finished by [`post`](Self::post); or by those of
+/// the same names of a [`Batch`], finished by [`add`](Self::add). Dropping it drops the buffer.
 #[doc(alias = "ibv_send_wr")]
-#[must_use = "nothing is posted before .post()"]
-pub struct Wr<'q, T, W = Outgoing<T>> {
-    queue: &'q mut SendQueue<T>,
+#[must_use = "nothing is posted before .post(), or .add() to a batch"]
+pub struct Wr<'q, T, W = Outgoing<T>, Q = SendQueue<T>> {
+    queue: &'q mut Q,
     work: W,
     op: Op,
+    holds: PhantomData<T>,
 }
 
-impl<'q, T: Send + 'static, W: Work<T>> Wr<'q, T, W> {
-    #[inline]
-    pub(crate) fn new(queue: &'q mut SendQueue<T>, work: W, op: Op) -> Wr<'q, T, W> {
-        Wr { queue, work, op }
+impl<'q, T: Send + 'static, W: Work<T>, Q> Wr<'q, T, W, Q> {
+    #[inline(always)]
+    pub(crate) fn new(queue: &'q mut Q, work: W, op: Op) -> Wr<'q, T, W, Q> {
+        Wr {
+            queue,
+            work,
+            op,
+            holds: PhantomData,
+        }
     }
 
     /// Asks for a completion. Work without one comes back with the next that has one; a queue filled with such work only
@@ -162,7 +178,9 @@ impl<'q, T: Send + 'static, W: Work<T>> Wr<'q, T, W> {
         self.op.flags |= ibv_send_flags::IBV_SEND_FENCE.0;
         self
     }
+}
 
+impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W> {
     /// Posts it: the buffer belongs to the queue until its completion, or that of later work, is retired and the buffer taken.
     ///
     /// Allocates nothing and never blocks.
@@ -172,12 +190,25 @@ impl<'q, T: Send + 'static, W: Work<T>> Wr<'q, T, W> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(self) -> Result<(), PostError<T>> {
-        let Wr { queue, work, op } = self;
-        queue.post(work, op)
+        self.queue.post(self.work, self.op)
     }
 }
 
-impl<T: Gather> Wr<'_, T> {
+impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W, Batch<'_, T>> {
+    /// Adds it to the batch, which posts it.
+    ///
+    /// Allocates nothing unless the batch becomes longer than any before on its queue, see
+    /// [`SendQueue::reserve_batch`].
+    ///
+    /// # Errors
+    /// [`PostError`] says why and gives the buffer back; the batch is as it was then.
+    #[inline(always)]
+    pub fn add(self) -> Result<(), PostError<T>> {
+        self.queue.add(self.work, self.op)
+    }
+}
+
+impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Immediate data: 32 bits that the receiver finds in its completion. Makes a WRITE consume a receive of the peer.
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
@@ -210,7 +241,7 @@ impl<T: Gather> Wr<'_, T> {
     }
 }
 
-impl<T, W> std::fmt::Debug for Wr<'_, T, W> {
+impl<T, W, Q: std::fmt::Debug> std::fmt::Debug for Wr<'_, T, W, Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wr")
             .field("queue", &self.queue)

@@ -1,0 +1,309 @@
+//! Several work requests with one call of the device, which rings its doorbell once.
+
+use std::fmt;
+
+use ibverbs_sys::{ibv_send_wr, ibv_wr_opcode};
+
+use crate::errno;
+use crate::exclusive::Exclusive;
+use crate::wr::{Incoming, Op, Outgoing, Word, Work};
+use crate::{
+    Gather, PostError, PostErrorKind, RemoteRegion, SendQueue, Sge, SgeList, StoredAs, Wr,
+};
+
+/// Work requests that are posted together: made by [`SendQueue::batch`], filled by [`send`](Self::send) and the others, posted by
+/// [`post`](Self::post). Dropping it drops the buffers; nothing was posted then.
+///
+/// ```
+/// # use verbs::{Access, Device, Private};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let ctx = Device::open_spec("soft0")?;
+/// # let pd = ctx.alloc_pd()?;
+/// # let mut cq = ctx.cq(64).build()?;
+/// # let ready = pd.rc(&cq).send_depth(8).recv_depth(8).build()?;
+/// # let own = ready.endpoint();
+/// # let (mut tx, mut rx) = ready.connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)?;
+/// # rx.post(pd.register(vec![0; 8])?)?;
+/// # let shared = pd.expose(64, Access::REMOTE_WRITE)?;
+/// # let (data, header) = (pd.register(vec![1; 64])?, pd.register(vec![2; 8])?);
+/// let mut batch = tx.batch();
+/// batch.write(data, shared.remote()).add()?;
+/// batch.send(header).signaled().add()?;
+/// batch.post()?;
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is posted before .post()"]
+pub struct Batch<'q, T: Send + 'static> {
+    queue: &'q mut SendQueue<T>,
+}
+
+/// What a batch holds. Its memory stays with the queue, for the next one.
+pub(crate) struct Chain<T> {
+    values: Vec<T>,
+    requests: Vec<ibv_send_wr>,
+    /// Of all requests, one after the other.
+    segments: Vec<Sge>,
+}
+
+// SAFETY: the pointers in the requests are set when they are posted, and not followed afterwards.
+unsafe impl<T: Send> Send for Chain<T> {}
+// SAFETY: a shared reference yields the length only.
+unsafe impl<T> Sync for Chain<T> {}
+
+impl<T> Chain<T> {
+    pub(crate) const fn new() -> Chain<T> {
+        Chain {
+            values: Vec::new(),
+            requests: Vec::new(),
+            segments: Vec::new(),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.values.clear();
+        self.requests.clear();
+        self.segments.clear();
+    }
+
+    pub(crate) fn reserve(&mut self, requests: usize, segments: usize) {
+        let missing = |capacity: usize, len: usize| capacity.saturating_sub(len);
+        self.values.reserve(missing(requests, self.values.len()));
+        self.requests
+            .reserve(missing(requests, self.requests.len()));
+        self.segments
+            .reserve(missing(segments, self.segments.len()));
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// `list` holds the segments of `value`.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T, mut request: ibv_send_wr, list: &SgeList) {
+        request.num_sge = list.len() as i32;
+        self.segments.extend_from_slice(list.as_slice());
+        self.requests.push(request);
+        self.values.push(value);
+    }
+
+    /// Links the requests to their segments and to each other; the first of them, or null.
+    #[inline(always)]
+    fn link(&mut self) -> *mut ibv_send_wr {
+        let (first, count) = (self.requests.as_mut_ptr(), self.requests.len());
+        let mut segments = self.segments.as_mut_ptr();
+        for (at, request) in self.requests.iter_mut().enumerate() {
+            request.sg_list = segments.cast();
+            segments = segments.wrapping_add(request.num_sge as usize);
+            request.next = match at + 1 {
+                end if end == count => std::ptr::null_mut(),
+                next => first.wrapping_add(next),
+            };
+        }
+        match count {
+            0 => std::ptr::null_mut(),
+            _ => first,
+        }
+    }
+
+    /// How many requests come before `bad`, if it is one of them.
+    #[cold]
+    fn position(&self, bad: *const ibv_send_wr) -> Option<usize> {
+        self.requests.iter().position(|wr| std::ptr::eq(wr, bad))
+    }
+}
+
+impl<'q, T: Send + 'static> Batch<'q, T> {
+    #[inline]
+    pub(crate) fn new(queue: &'q mut SendQueue<T>) -> Batch<'q, T> {
+        // Of a batch that was forgotten.
+        queue.chain.clear();
+        Batch { queue }
+    }
+
+    /// As [`SendQueue::send`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
+        Wr::new(self, Outgoing(work.into()), op)
+    }
+
+    /// As [`SendQueue::write`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn write(
+        &mut self,
+        work: impl Into<T>,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
+        Wr::new(self, Outgoing(work.into()), op)
+    }
+
+    /// As [`SendQueue::read`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn read<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Incoming<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
+        Wr::new(self, Incoming(into), op)
+    }
+
+    /// As [`SendQueue::compare_and_swap`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn compare_and_swap<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Wr<'_, T, Word<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote));
+        Wr::new(self, Word::new(into, [compare, swap]), op)
+    }
+
+    /// As [`SendQueue::fetch_and_add`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn fetch_and_add<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+        add: u64,
+    ) -> Wr<'_, T, Word<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote));
+        Wr::new(self, Word::new(into, [add, 0]), op)
+    }
+
+    /// Work requests in it.
+    pub fn len(&self) -> usize {
+        self.queue.chain.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn add<W: Work<T>>(&mut self, work: W, op: Op) -> Result<(), PostError<T>> {
+        self.queue.add(work, op)
+    }
+
+    /// Posts all of it, in order, with one call. Nothing happens if it is empty.
+    ///
+    /// Allocates nothing and never blocks.
+    ///
+    /// # Errors
+    /// [`BatchError`] when the device refuses a work request: those before it are posted and stay so, it and those after it come
+    /// back.
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post(self) -> Result<(), BatchError<T>> {
+        let chain = &mut self.queue.chain;
+        let first = chain.link();
+        if first.is_null() {
+            return Ok(());
+        }
+        let (count, mut bad) = (chain.len(), std::ptr::null_mut());
+        // SAFETY: the queue pair is alive. The chain ends with null, and the segments are those of the values, which keep their
+        // addresses when they move into the ring, where they stay until the device is done: the contracts of `Gather`, `Scatter` and
+        // `StoredAs`.
+        let ret =
+            unsafe { ibverbs_sys::inline::ibv_post_send(self.queue.half.qp, first, &mut bad) };
+        let posted = if ret == 0 {
+            count
+        } else {
+            // As for single ones: refused is what the library names as refused.
+            chain.position(bad).unwrap_or(count)
+        };
+        let ring = self.queue.half.ring();
+        for value in chain.values.drain(..posted) {
+            match ring.vacant() {
+                Some(vacant) => vacant.fill(value),
+                // There was room when they were added, and nobody else fills it. The device has it all the same.
+                None => std::mem::forget(value),
+            }
+        }
+        if posted == count {
+            return Ok(());
+        }
+        let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+        Err(BatchError {
+            kind: PostErrorKind::Device { errno },
+            posted,
+            rest: Exclusive::new(chain.values.drain(..).collect()),
+        })
+    }
+}
+
+impl<T: Send + 'static> Drop for Batch<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.queue.chain.clear();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("queue", &self.queue)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// A batch was posted in part: up to a work request that the device refused.
+///
+/// What comes before it is posted and completes as usual, without regard to what was to follow; if none of it was signalled, its
+/// buffers come back with later work. The others come back with [`into_inner`](Self::into_inner).
+pub struct BatchError<T> {
+    kind: PostErrorKind,
+    posted: usize,
+    rest: Exclusive<Vec<T>>,
+}
+
+impl<T> BatchError<T> {
+    /// Why the first of the rest was not posted.
+    pub fn kind(&self) -> PostErrorKind {
+        self.kind
+    }
+
+    /// How many work requests were posted.
+    pub fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// What was not posted, in order.
+    pub fn into_inner(self) -> Vec<T> {
+        self.rest.into_inner()
+    }
+}
+
+impl<T> fmt::Display for BatchError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "only {} work requests of the batch were posted: {}",
+            self.posted, self.kind
+        )
+    }
+}
+
+impl<T> fmt::Debug for BatchError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchError")
+            .field("kind", &self.kind)
+            .field("posted", &self.posted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> std::error::Error for BatchError<T> {}
