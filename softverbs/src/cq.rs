@@ -124,24 +124,36 @@ impl CqCore {
         let mut members = self.members.lock();
         if !members.list.iter().any(|m| Arc::ptr_eq(m, qp)) {
             members.list.push(qp.clone());
-            members.sum += self.depth_of(qp);
+            members.sum = self.sum_of(&members.list);
         }
     }
 
-    /// Entries that a queue pair can have here at once.
-    fn depth_of(&self, qp: &QpCore) -> usize {
-        let here = |cq: &Arc<CqCore>, depth| if self.is(cq) { depth } else { 0 };
-        here(&qp.send_cq, qp.caps.send_wr) + here(&qp.recv_cq, qp.caps.recv_wr)
+    /// Completions that queue pairs can have here at once. An entry of a shared receive queue completes once, whoever takes it.
+    fn sum_of(&self, list: &[Arc<QpCore>]) -> usize {
+        let mut shared = Vec::new();
+        let mut sum = 0;
+        for qp in list {
+            if self.is(&qp.send_cq) {
+                sum += qp.caps.send_wr;
+            }
+            if self.is(&qp.recv_cq) {
+                sum += qp.caps.recv_wr;
+                if let Some(srq) = &qp.srq
+                    && !shared.contains(&Arc::as_ptr(srq))
+                {
+                    shared.push(Arc::as_ptr(srq));
+                    sum += srq.max_wr;
+                }
+            }
+        }
+        sum
     }
 
     /// Removes a queue pair with all its completions that were not polled.
     pub fn remove(&self, qp: &QpCore) {
         let mut members = self.members.lock();
-        let before = members.list.len();
         members.list.retain(|m| !std::ptr::eq(&**m, qp));
-        if members.list.len() != before {
-            members.sum -= self.depth_of(qp);
-        }
+        members.sum = self.sum_of(&members.list);
         members.next = 0;
     }
 
@@ -158,6 +170,12 @@ impl CqCore {
         if let Some(members) = &mut second_members {
             members.ring.retain(mine);
         }
+    }
+
+    /// Runs `f` while nobody polls.
+    pub fn exclusively<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _members = self.members.lock();
+        f()
     }
 
     #[inline]
@@ -221,7 +239,7 @@ impl CqCore {
     }
 
     /// Queues an asynchronous event of an object, unless it is only being made.
-    fn tell(&self, what: ibv_event_type, handle: &AtomicPtr<c_void>) {
+    pub fn tell(&self, what: ibv_event_type, handle: &AtomicPtr<c_void>) {
         let handle = handle.load(Ordering::Acquire);
         if !handle.is_null() {
             self.events.push(what, handle.addr());

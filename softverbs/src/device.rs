@@ -101,6 +101,9 @@ pub(crate) fn attr(process: &Process) -> ibv_device_attr {
         max_res_rd_atom: (MAX_RD_ATOMIC * crate::layout::MAX_QP) as i32,
         max_qp_init_rd_atom: MAX_RD_ATOMIC as i32,
         atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        max_srq: crate::layout::MAX_SRQ as i32,
+        max_srq_wr: MAX_QP_WR as i32,
+        max_srq_sge: crate::transfer::MAX_SGE as i32,
         max_pkeys: 1,
         phys_port_cnt: 1,
         ..ibv_device_attr::default()

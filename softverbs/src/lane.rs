@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Ring = 7,
     /// Reserved: a key was invalidated by a send.
     Invalidate = 8,
-    /// Reserved: an entry of a shared receive queue was claimed.
+    /// Reserved. Receives of a shared queue are told as all others: the queue pair knows where its receives come from.
     SharedRecv = 9,
     /// Reserved: a datagram lies in the mailbox.
     Datagram = 10,
@@ -233,6 +233,16 @@ impl Consumer {
     #[inline]
     pub fn waiting(&self, slots: &[Slot]) -> bool {
         slots[self.at(slots)].stamp.load(Ordering::Acquire) == self.pos + 1
+    }
+
+    /// The receive entries that waiting entries name, to look at without taking them.
+    pub fn named(&self, slots: &[Slot]) -> impl Iterator<Item = u64> {
+        let mask = slots.len() as u64 - 1;
+        (self.pos..self.pos + slots.len() as u64).map_while(move |pos| {
+            let slot = &slots[(pos & mask) as usize];
+            let waits = slot.stamp.load(Ordering::Acquire) == pos + 1;
+            waits.then(|| slot.index.load(Ordering::Relaxed))
+        })
     }
 
     /// Takes the next entry, with its slot: `None` when there is none, `Some((_, None))` when it makes no sense.

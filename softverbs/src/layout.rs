@@ -18,7 +18,7 @@ use static_assertions::{const_assert, const_assert_eq};
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
 /// Changes with any change of this file; processes of different versions do not connect.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Bits of a queue pair number that name the queue pair within its process; the ten above name the process's slot.
 pub(crate) const QPN_BITS: u32 = 14;
@@ -32,6 +32,8 @@ pub(crate) const MAX_ARENA: usize = 1 << 12;
 pub(crate) const MAX_CQ: usize = 1 << 14;
 /// Completion channels of one process.
 pub(crate) const MAX_CHANNEL: usize = 1 << 12;
+/// Shared receive queues of one process.
+pub(crate) const MAX_SRQ: usize = 1 << 10;
 /// Room for advertised receive entries (sparse: only what is used takes memory).
 pub(crate) const RECV_AREA: usize = 512 << 20;
 
@@ -104,6 +106,10 @@ pub(crate) struct QpAdvert {
     pub reads: AtomicU32,
     /// Tells this lane from an earlier one of the same queue pair.
     pub lane_generation: AtomicU64,
+    /// Shared receive queue (index + 1) that receives come from, 0: the queue pair's own.
+    pub srq: AtomicU32,
+    /// The service, as a number: see [`crate::qp_state::Service`].
+    pub service: AtomicU32,
     // Third line: written at each post of a receive.
     /// Receive entries ever posted.
     pub posted: Line<AtomicU64>,
@@ -187,6 +193,24 @@ pub(crate) struct ChannelAdvert {
     pub serial: AtomicU64,
 }
 
+/// A shared receive queue. Its entries lie where the queue pairs that use it say that theirs lie.
+#[repr(C, align(128))]
+pub(crate) struct SrqAdvert {
+    /// Tells this queue from an earlier one of the same index; 0: none.
+    pub serial: AtomicU64,
+    /// The file of claims, writable by all who may send (see [`crate::srq::claims`]).
+    pub claims: FdAdvert,
+    /// Where the ring of `1 << order` slot numbers lies in the receive area, position by position.
+    pub ring_off: AtomicU64,
+    pub order: AtomicU32,
+    /// Protection domain of its entries.
+    pub pd: AtomicU32,
+    /// Not 0: the owner wants to know when fewer entries than that are left.
+    pub limit: AtomicU32,
+    /// Last position that was posted.
+    pub posted: Line<AtomicU64>,
+}
+
 /// Head of an advertised receive entry; the scatter elements follow.
 #[repr(C)]
 pub(crate) struct RecvHead {
@@ -218,7 +242,8 @@ pub(crate) const MR_OFF: usize = QP_OFF + MAX_QP * size_of::<QpAdvert>();
 pub(crate) const ARENA_OFF: usize = MR_OFF + MAX_MR * size_of::<MrAdvert>();
 pub(crate) const CQ_OFF: usize = ARENA_OFF + MAX_ARENA * size_of::<ArenaAdvert>();
 pub(crate) const CHANNEL_OFF: usize = CQ_OFF + MAX_CQ * size_of::<CqAdvert>();
-pub(crate) const RECV_OFF: usize = CHANNEL_OFF + MAX_CHANNEL * size_of::<ChannelAdvert>();
+pub(crate) const SRQ_OFF: usize = CHANNEL_OFF + MAX_CHANNEL * size_of::<ChannelAdvert>();
+pub(crate) const RECV_OFF: usize = SRQ_OFF + MAX_SRQ * size_of::<SrqAdvert>();
 /// Bytes of a segment.
 pub(crate) const SEGMENT_LEN: usize = RECV_OFF + RECV_AREA;
 
@@ -228,6 +253,7 @@ const_assert_eq!(size_of::<MrAdvert>(), 64);
 const_assert_eq!(size_of::<ArenaAdvert>(), 64);
 const_assert_eq!(size_of::<CqAdvert>(), 64);
 const_assert_eq!(size_of::<ChannelAdvert>(), 64);
+const_assert_eq!(size_of::<SrqAdvert>(), 128);
 const_assert_eq!(size_of::<RecvHead>(), 16);
 const_assert_eq!(size_of::<RecvSge>(), 16);
 // What changes with each message has lines of its own.

@@ -57,6 +57,7 @@ mod region;
 mod segment;
 mod send;
 mod send_done;
+mod srq;
 mod sync;
 mod tables;
 mod take_in;

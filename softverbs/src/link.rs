@@ -3,7 +3,7 @@
 use crate::channel::Record;
 use crate::cq::wants;
 use crate::lane::{self, Entry, Producer, Slot};
-use crate::layout::{CqAdvert, MrAdvert, QpAdvert};
+use crate::layout::{CqAdvert, MAX_QP, MrAdvert, QpAdvert};
 use crate::memory::PeerMapping;
 use crate::os::membarrier;
 use crate::os::memfd::ControlFile;
@@ -11,6 +11,7 @@ use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::qp_state::State;
 use crate::segment::Shared;
+use crate::srq::SharedQueue;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -46,6 +47,9 @@ pub(crate) struct OutLane {
     pub advert: Shared<QpAdvert>,
     /// Our own advertisement, which holds our words: hazard, parked, fatal.
     pub own: Shared<QpAdvert>,
+    /// Where the peer's receives come from, if not from a queue of its own. Then `claimed` and `posted` say nothing: the short
+    /// way finds no entry.
+    pub shared: Option<SharedQueue>,
     /// The completion queue of the peer's receives.
     recv_cq: (u32, Shared<CqAdvert>),
     /// What `parked` says, to say it once.
@@ -225,6 +229,12 @@ impl Link {
         let off = usize::try_from(advert.lane_off.load(Ordering::Relaxed)).ok()?;
         let recv_cq = advert.recv_cq.load(Ordering::Relaxed);
         let file = self.peer.lane_file(advert).ok()?;
+        let srq = advert.srq.load(Ordering::Relaxed).checked_sub(1);
+        let attach = |index| SharedQueue::attach(&self.peer, index, self.dest as usize % MAX_QP);
+        let shared = match srq {
+            None => None,
+            Some(index) => Some(attach(index)?),
+        };
         fence(Ordering::Acquire);
         if !fits() || advert.lane_generation.load(Ordering::Relaxed) != generation {
             return None;
@@ -252,6 +262,7 @@ impl Link {
             advert: self.peer.segment.share(|s| s.qp(self.dest as usize)),
             own: qp.process.segment.share(|s| s.qp(qp.index())),
             recv_cq: (recv_cq, self.peer.segment.share(|s| s.cq(recv_cq as usize))),
+            shared,
             parked: 0,
             looked_up: false,
             woken: 0,

@@ -11,6 +11,7 @@ use crate::os::incarnation::{Incarnation, PidFd};
 use crate::os::memfd::ControlFile;
 use crate::os::pull::{Access, FileId, pull};
 use crate::segment::Segment;
+use crate::srq::claims::Claims;
 use crate::tables::Ranges;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -37,6 +38,9 @@ struct MadeFile {
 /// A descriptor of the peer's that was opened, with the serial of what it stood for.
 type Opened = (u64, Arc<OwnedFd>);
 
+/// The claims of a shared receive queue, with its serial.
+type OpenedClaims = (u64, Arc<Claims>);
+
 /// A page of locks, writable by all.
 pub(crate) struct LockPage(ControlFile);
 
@@ -61,6 +65,7 @@ pub(crate) struct Peer {
     arenas: Mutex<HashMap<u32, (u64, Arc<PeerMapping>)>>,
     lanes: Mutex<HashMap<FileId, Arc<ControlFile>>>,
     channels: Mutex<HashMap<u32, Opened>>,
+    claims: Mutex<HashMap<u32, OpenedClaims>>,
     kick: Mutex<Option<OwnedFd>>,
     lock_page: Mutex<Option<Arc<LockPage>>>,
     made: Mutex<Vec<MadeFile>>,
@@ -85,6 +90,7 @@ impl Peer {
             arenas: Mutex::default(),
             lanes: Mutex::default(),
             channels: Mutex::default(),
+            claims: Mutex::default(),
             kick: Mutex::default(),
             lock_page: Mutex::default(),
             made: Mutex::default(),
@@ -231,6 +237,28 @@ impl Peer {
         let fd = Arc::new(pull(self.incarnation, fd, id, Access::ReadWrite).ok()?);
         channels.insert(index, (serial, fd.clone()));
         Some((serial, fd))
+    }
+
+    /// The claims of the peer's shared receive queue `index`, of `1 << order` slots.
+    pub fn claims(&self, index: u32, order: u32) -> Option<Arc<Claims>> {
+        if index as usize >= MAX_SRQ {
+            return None;
+        }
+        let advert = self.segment.srq(index as usize);
+        let serial = advert.serial.load(Ordering::Acquire);
+        let mut claims = self.claims.lock();
+        if let Some((have, found)) = claims.get(&index)
+            && *have == serial
+        {
+            return Some(found.clone());
+        }
+        let serial_of = |i: u32| &self.segment.srq(i as usize).serial;
+        claims.retain(|&i, (have, _)| serial_of(i).load(Ordering::Acquire) == *have);
+        let (fd, id) = advertised(&advert.claims);
+        let fd = pull(self.incarnation, fd, id, Access::ReadWrite).ok()?;
+        let found = Arc::new(Claims::attach(fd, order).ok()?);
+        claims.insert(index, (serial, found.clone()));
+        Some(found)
     }
 
     /// Whether peers map the peer's arena writable.

@@ -12,6 +12,7 @@ use crate::os::{membarrier, procvm};
 use crate::peer::{LockPage, Peer};
 use crate::qp::QpCore;
 use crate::segment::Segment;
+use crate::srq::SrqCore;
 use crate::tables::{Indices, Ranges};
 use crate::watcher::Watcher;
 use core::sync::atomic::Ordering;
@@ -43,6 +44,8 @@ pub(crate) struct Process {
     mr_indices: Mutex<Indices>,
     cq_indices: Mutex<Indices>,
     channel_indices: Mutex<Indices>,
+    srq_indices: Mutex<Indices>,
+    srqs: Mutex<Vec<Weak<SrqCore>>>,
     arena_indices: Mutex<Indices>,
     arenas: Mutex<HashMap<u64, ArenaEntry>>,
     recv_area: Mutex<Ranges>,
@@ -146,6 +149,8 @@ impl Process {
             mr_indices: Mutex::new(Indices::new(1, MAX_MR)),
             cq_indices: Mutex::new(Indices::new(0, MAX_CQ)),
             channel_indices: Mutex::new(Indices::new(0, MAX_CHANNEL)),
+            srq_indices: Mutex::new(Indices::new(0, MAX_SRQ)),
+            srqs: Mutex::default(),
             arena_indices: Mutex::new(Indices::new(0, MAX_ARENA)),
             arenas: Mutex::default(),
             recv_area: Mutex::new(Ranges::new(RECV_AREA - RECV_STRIDE_MAX)),
@@ -264,6 +269,31 @@ impl Process {
 
     pub fn give_channel(&self, index: usize) {
         self.channel_indices.lock().give(index);
+    }
+
+    pub fn take_srq(&self) -> Option<usize> {
+        self.srq_indices.lock().take()
+    }
+
+    pub fn give_srq(&self, index: usize) {
+        self.srq_indices.lock().give(index);
+    }
+
+    pub fn add_srq(&self, srq: &Arc<SrqCore>) {
+        self.srqs.lock().push(Arc::downgrade(srq));
+    }
+
+    pub fn remove_srq(&self, srq: &SrqCore) {
+        let mut srqs = self.srqs.lock();
+        srqs.retain(|s| !std::ptr::eq(s.as_ptr(), srq));
+    }
+
+    /// Tells of shared receive queues that have fallen below their limit.
+    pub fn check_limits(&self) {
+        let srqs = self.srqs.lock().clone();
+        for srq in srqs.iter().filter_map(Weak::upgrade) {
+            srq.check_limit();
+        }
     }
 
     pub fn take_recv(&self, len: usize) -> Option<usize> {

@@ -16,6 +16,7 @@ use crate::quiet::{self, Producing};
 use crate::recv::{Entries, RecvQueue};
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
+use crate::srq::{SrqCore, Told};
 use crate::take_in::{Arrivals, InLane};
 use crate::{channel, device};
 use core::cell::UnsafeCell;
@@ -25,10 +26,13 @@ use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Lanes ever made by this process.
 static LANES: AtomicU64 = AtomicU64::new(1);
+
+/// Entries of a lane into a shared receive queue, which many queue pairs have, at most.
+const SHARED_LANE: usize = 1024;
 
 /// Capacities of a queue pair, as granted.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,16 @@ pub(crate) struct Caps {
     pub send_sge: usize,
     pub recv_sge: usize,
     pub inline: usize,
+}
+
+/// What a queue pair is made of.
+pub(crate) struct Plan {
+    pub pd: u32,
+    pub caps: Caps,
+    pub sig_all: bool,
+    pub send_cq: Arc<CqCore>,
+    pub recv_cq: Arc<CqCore>,
+    pub srq: Option<Arc<SrqCore>>,
 }
 
 pub(crate) struct QpCore {
@@ -51,6 +65,9 @@ pub(crate) struct QpCore {
     pub sig_all: bool,
     pub send_cq: Arc<CqCore>,
     pub recv_cq: Arc<CqCore>,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<SrqCore>>,
+    me: Weak<QpCore>,
     state: AtomicU32,
     attr: Mutex<ibv_qp_attr>,
     pub send: Lock<SendQueue>,
@@ -82,13 +99,17 @@ impl QpCore {
     /// A queue pair in RESET.
     pub fn new(
         process: &'static Process,
-        pd: u32,
-        caps: Caps,
-        sig_all: bool,
-        send_cq: Arc<CqCore>,
-        recv_cq: Arc<CqCore>,
+        plan: Plan,
         helper: Option<Arc<Helper>>,
     ) -> io::Result<Arc<QpCore>> {
+        let Plan {
+            pd,
+            caps,
+            sig_all,
+            send_cq,
+            recv_cq,
+            srq,
+        } = plan;
         let full = || io::Error::from_raw_os_error(libc::ENOMEM);
         let entries = Entries::new(process, &caps)?;
         let Some(index) = process.take_qp() else {
@@ -100,15 +121,22 @@ impl QpCore {
         advert.state.store(State::Reset as u32, Ordering::Relaxed);
         advert.pd.store(pd, Ordering::Relaxed);
         advert.recv_cq.store(recv_cq.index, Ordering::Relaxed);
-        entries.advertise(advert);
-        advert.eager.store(lane::BESIDE as u32, Ordering::Relaxed);
+        match &srq {
+            Some(srq) => srq.advertise(advert),
+            None => {
+                entries.advertise(advert);
+                advert.srq.store(0, Ordering::Relaxed);
+            }
+        }
+        advert.eager.store(eager(&srq), Ordering::Relaxed);
         advert.posted.0.store(0, Ordering::Relaxed);
         advert.consumed.0.store(0, Ordering::Relaxed);
         advert.hazard.0.store(0, Ordering::Relaxed);
         advert.word.0.fatal.store(0, Ordering::Relaxed);
         advert.word.0.parked.store(0, Ordering::Relaxed);
         advert.qpn.store(qpn, Ordering::Release);
-        let qp = Arc::new(QpCore {
+        let qp = Arc::new_cyclic(|me| QpCore {
+            me: me.clone(),
             process,
             qpn,
             index,
@@ -132,10 +160,14 @@ impl QpCore {
             handle: AtomicPtr::default(),
             send_cq,
             recv_cq,
+            srq,
         });
         qp.send_cq.add(&qp);
         qp.recv_cq.add(&qp);
         process.add_qp(&qp);
+        if let Some(srq) = &qp.srq {
+            srq.add(&qp);
+        }
         Ok(qp)
     }
 
@@ -210,6 +242,12 @@ impl QpCore {
         self.send_cq.wake_own(true);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.wake_own(true);
+        }
+        if self.srq.is_some()
+            && let Some(me) = self.me.upgrade()
+        {
+            // It tells when the last receive was taken from the shared queue.
+            self.process.watcher.wait_for(&me);
         }
     }
 
@@ -289,7 +327,11 @@ impl QpCore {
         let reads = u32::from(attr.max_dest_rd_atomic);
         advert.reads.store(reads, Ordering::Relaxed);
         if let Some(peer) = &peer {
-            let order = lane::order_for(self.caps.recv_wr);
+            let depth = match &self.srq {
+                Some(srq) => srq.max_wr.min(SHARED_LANE),
+                None => self.caps.recv_wr,
+            };
+            let order = lane::order_for(depth);
             let space = peer
                 .make_lane(lane::lane_len(order))
                 .map_err(|_| libc::ENOMEM)?;
@@ -318,7 +360,7 @@ impl QpCore {
                 peer: peer.clone(),
                 qpn: attr.dest_qp_num,
             };
-            let lane = InLane::new(producing.clone(), space, order, self.caps.recv_wr);
+            let lane = InLane::new(producing.clone(), space, order, depth);
             CqCore::exclude(self, || {
                 let mut recv = self.recv.lock();
                 let producer = core::ptr::from_ref(lane.producer());
@@ -375,12 +417,16 @@ impl QpCore {
             recv.reset(&self.entries);
             *self.producing.lock() = None;
             // SAFETY: under the lock of the completion queue.
-            if let Some(lane) = unsafe { &mut *self.arrivals.get() }.reset() {
+            let lane = unsafe { &mut *self.arrivals.get() }.reset();
+            if let Some(srq) = &self.srq {
+                let told = lane.as_ref().map(InLane::named).unwrap_or_default();
+                srq.reclaim(self.index, &told, Told::Dropped);
+            }
+            if let Some(lane) = lane {
                 let (peer, space) = lane.into_space();
                 peer.unmake_lane(&space);
             }
-            let eager = lane::BESIDE as u32;
-            advert.eager.store(eager, Ordering::Relaxed);
+            advert.eager.store(eager(&self.srq), Ordering::Relaxed);
             advert.posted.0.store(0, Ordering::Relaxed);
         });
         Ok(())
@@ -392,11 +438,22 @@ impl QpCore {
         self.send_cq.remove(self);
         self.recv_cq.remove(self);
         self.process.watcher.forget(self);
+        if let Some(srq) = &self.srq {
+            srq.remove(self);
+        }
         let advert = self.advert();
         advert.qpn.store(0, Ordering::Release);
         self.process.give_recv(self.entries.off, self.entries.len);
         self.process.give_qp(self.index);
         Ok(())
+    }
+
+    /// Whether a receive that has not completed is to be placed in the region with `key`.
+    pub fn receives_into(&self, key: u32) -> bool {
+        match &self.srq {
+            Some(srq) => srq.name(key),
+            None => self.entries.name(self.own, key),
+        }
     }
 
     /// The process at the other end, once there is one.
@@ -407,6 +464,14 @@ impl QpCore {
     /// Who may be at work on receives, if anybody is connected.
     pub fn producing(&self) -> Option<Producing> {
         self.producing.lock().clone()
+    }
+}
+
+/// What sends may leave in the lane without a look at the receive: see [`QpAdvert::eager`].
+fn eager(srq: &Option<Arc<SrqCore>>) -> u32 {
+    match srq {
+        Some(_) => 0,
+        None => lane::BESIDE as u32,
     }
 }
 

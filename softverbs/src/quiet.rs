@@ -119,7 +119,7 @@ pub(crate) fn region(process: &Process, key: u32, writable: bool) -> io::Result<
         let producing = qp.producing();
         if let Some(producing) = producing {
             // A receive that has not been taken is all that it can be at work on, and others' memory is not kept for it.
-            let receiving = || writable && qp.entries.name(qp.own, key);
+            let receiving = || writable && qp.receives_into(key);
             producing.wait(|name| name == key || name & RECV != 0 && receiving())?;
         }
     }

@@ -55,6 +55,16 @@ impl Entries {
         })
     }
 
+    /// Log2 of how many there is room for.
+    pub fn order(&self) -> u32 {
+        self.order
+    }
+
+    /// How many there is room for.
+    pub fn count(&self) -> usize {
+        1 << self.order
+    }
+
     /// Tells peers where they are.
     pub fn advertise(&self, advert: &QpAdvert) {
         advert.recv_order.store(self.order, Ordering::Relaxed);
@@ -95,11 +105,42 @@ impl Entries {
 
     /// Whether a posted receive that has not completed is to be placed in the region with `key`.
     pub fn name(&self, advert: &QpAdvert, key: u32) -> bool {
-        (self.taken()..advert.posted.0.load(Ordering::Acquire)).any(|index| {
-            let (_, sges) = self.get(index);
-            let mut keys = sges.iter().map(|sge| sge.lkey.load(Ordering::Relaxed));
-            keys.any(|lkey| lkey == key)
-        })
+        (self.taken()..advert.posted.0.load(Ordering::Acquire)).any(|index| self.names(index, key))
+    }
+
+    /// Whether an entry is to be placed in the region with `key`.
+    pub fn names(&self, index: u64, key: u32) -> bool {
+        let (_, sges) = self.get(index);
+        let mut keys = sges.iter().map(|sge| sge.lkey.load(Ordering::Relaxed));
+        keys.any(|lkey| lkey == key)
+    }
+
+    /// Writes an entry. For the producer, who has checked that it has room for the request's elements. Gives the elements and
+    /// the sum of their lengths.
+    ///
+    /// # Safety
+    ///
+    /// The request holds `num_sge` elements at `sg_list`.
+    #[inline(always)]
+    pub unsafe fn write<'a>(&self, index: u64, wr: &'a ibv_recv_wr) -> (&'a [ibv_sge], u64) {
+        let sges = if wr.num_sge == 0 {
+            &[][..]
+        } else {
+            // SAFETY: by contract.
+            unsafe { core::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) }
+        };
+        self.wr_ids[self.slot(index)].store(wr.wr_id, Ordering::Relaxed);
+        let (head, out) = self.whole(index);
+        let mut total = 0;
+        for (to, sge) in out.iter().zip(sges) {
+            to.addr.store(sge.addr, Ordering::Relaxed);
+            to.len.store(sge.length, Ordering::Relaxed);
+            to.lkey.store(sge.lkey, Ordering::Relaxed);
+            total += u64::from(sge.length);
+        }
+        head.num_sge.store(sges.len() as u32, Ordering::Relaxed);
+        head.total.store(total, Ordering::Relaxed);
+        (sges, total)
     }
 
     /// The consumer is done with the entries before this one.
@@ -195,6 +236,17 @@ pub(crate) unsafe fn post_recv(
     rc
 }
 
+/// Why there is no room for a receive.
+#[cold]
+fn full(qp: &QpCore) -> i32 {
+    if qp.srq.is_some() {
+        // Its receives come from the shared queue.
+        libc::EINVAL
+    } else {
+        libc::ENOMEM
+    }
+}
+
 #[inline(always)]
 unsafe fn post_one(
     qp: &QpCore,
@@ -210,26 +262,10 @@ unsafe fn post_one(
         return Err(libc::EINVAL);
     }
     if rq.posted - qp.entries.taken() >= rq.depth {
-        return Err(libc::ENOMEM);
+        return Err(full(qp));
     }
-    let sges = if count == 0 {
-        &[][..]
-    } else {
-        // SAFETY: the request holds `num_sge` elements at `sg_list`.
-        unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
-    };
-    let slot = qp.entries.slot(rq.posted);
-    qp.entries.wr_ids[slot].store(wr.wr_id, Ordering::Relaxed);
-    let (head, out) = qp.entries.whole(rq.posted);
-    let mut total = 0;
-    for (to, sge) in out.iter().zip(sges) {
-        to.addr.store(sge.addr, Ordering::Relaxed);
-        to.len.store(sge.length, Ordering::Relaxed);
-        to.lkey.store(sge.lkey, Ordering::Relaxed);
-        total += u64::from(sge.length);
-    }
-    head.num_sge.store(count as u32, Ordering::Relaxed);
-    head.total.store(total, Ordering::Relaxed);
+    // SAFETY: by the caller's contract; they fit.
+    let (sges, total) = unsafe { qp.entries.write(rq.posted, wr) };
     // It only falls, so that a sender that read it before this post is right too.
     if rq.eager > 0 {
         let eager = eager(qp, sges, total);

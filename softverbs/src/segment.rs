@@ -9,6 +9,7 @@ use crate::os::memfd::ControlFile;
 use core::mem::size_of;
 use core::ops::Deref;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
 use std::sync::Arc;
 
 pub(crate) struct Segment {
@@ -66,6 +67,21 @@ impl Segment {
     #[inline]
     pub fn channel(&self, index: usize) -> &ChannelAdvert {
         self.at(CHANNEL_OFF + (index % MAX_CHANNEL) * size_of::<ChannelAdvert>())
+    }
+
+    #[inline]
+    pub fn srq(&self, index: usize) -> &SrqAdvert {
+        self.at(SRQ_OFF + (index % MAX_SRQ) * size_of::<SrqAdvert>())
+    }
+
+    /// Numbers in the receive area, if they lie in it.
+    pub fn ring(&self, off: u64, count: usize) -> Option<&[AtomicU32]> {
+        let off = usize::try_from(off).ok()?;
+        if !off.is_multiple_of(64) || off.checked_add(count.checked_mul(4)?)? > RECV_AREA {
+            return None;
+        }
+        // SAFETY: the range lies in the receive area; atomics only.
+        Some(unsafe { core::slice::from_raw_parts(self.base.add(RECV_OFF + off).cast(), count) })
     }
 
     /// A part of the segment, to be kept.

@@ -556,6 +556,9 @@ impl QpCore {
             self.unquiet.store(false, Ordering::Release);
             self.recv_cq.wake_own(true);
         }
+        if !self.attend_shared() {
+            return Some(TICK);
+        }
         let waiting = waiting?;
         let left = waiting.until.map_or(IDLE, |until| {
             until

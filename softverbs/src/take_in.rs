@@ -1,9 +1,11 @@
 //! Taking in what the peer's lane says: the consumer's side of a receive queue. Everything here runs under the lock of the
 //! receive queue's completion queue.
 
+mod shared;
+
 use crate::copy::will_read;
 use crate::lane::{self, Consumer, Kind, Payload, Taken};
-use crate::layout::QpAdvert;
+use crate::layout::{QpAdvert, RecvSge};
 use crate::peer::{LaneSpace, Peer};
 use crate::qp::QpCore;
 use crate::qp_state::State;
@@ -12,6 +14,7 @@ use crate::region::{self, LOCAL_WRITE};
 use crate::transfer::{List, Mover, Piece};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as Status};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The lane from the peer, made by us.
@@ -93,6 +96,19 @@ impl InLane {
         self.producing.advert()
     }
 
+    /// The receive entries that waiting entries name, as far as they would be taken.
+    pub fn named(&self) -> HashSet<u64> {
+        if self.spoiled {
+            return HashSet::new();
+        }
+        self.consumer.named(self.ring.slots()).collect()
+    }
+
+    /// Whether the process that writes here is gone.
+    pub fn is_dead(&self) -> bool {
+        self.producing.peer.check_dead()
+    }
+
     /// Whether an entry waits that would be taken.
     #[inline]
     pub fn waiting(&self) -> bool {
@@ -116,14 +132,25 @@ pub(crate) struct Arrivals {
     pub lane: Option<InLane>,
     /// Receive entries ever taken.
     taken: u64,
+    /// With a shared receive queue: this queue pair has failed, and takes nothing from it any more.
+    pub(super) ended: bool,
 }
 
 impl Arrivals {
     /// Forgets everything; gives the lane back.
     pub fn reset(&mut self) -> Option<InLane> {
         self.taken = 0;
+        self.ended = false;
         self.lane.take()
     }
+}
+
+/// What a receive fails with: only the errors that an initiator can find.
+fn status_of(error: &Taken<'_>) -> Status {
+    [Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_ACCESS_ERR]
+        .into_iter()
+        .find(|status| status.0 == error.imm)
+        .unwrap_or(Status::IBV_WC_LOC_PROT_ERR)
 }
 
 impl QpCore {
@@ -136,7 +163,8 @@ impl QpCore {
     pub unsafe fn recv_waiting(&self) -> bool {
         // SAFETY: by contract; shared for the moment.
         let arrivals = unsafe { &*self.arrivals.get() };
-        arrivals.lane.as_ref().is_some_and(InLane::waiting) || self.state() == State::Err
+        arrivals.lane.as_ref().is_some_and(InLane::waiting)
+            || self.state() == State::Err && self.srq.is_none()
     }
 
     /// Takes completions of the receive queue out of the lane; in the error state flushes what is left.
@@ -147,7 +175,7 @@ impl QpCore {
     #[inline(always)]
     pub unsafe fn take_in(self: &Arc<Self>, out: &mut [ibv_wc]) -> usize {
         // SAFETY: by contract, nobody else uses it now.
-        let Arrivals { lane, taken } = unsafe { &mut *self.arrivals.get() };
+        let Arrivals { lane, taken, .. } = unsafe { &mut *self.arrivals.get() };
         let mut filled = 0;
         if let Some(lane) = lane
             && lane.waiting()
@@ -162,6 +190,9 @@ impl QpCore {
 
     #[inline]
     fn take_from(&self, lane: &mut InLane, taken: &mut u64, out: &mut [ibv_wc]) -> usize {
+        if let Some(srq) = &self.srq {
+            return self.take_shared(srq, lane, out);
+        }
         let mut filled = 0;
         // A bound on entries that make no completion: an honest peer has no more than the lane holds.
         let mut budget = lane.ring.slots().len();
@@ -197,7 +228,8 @@ impl QpCore {
         taken: &mut u64,
         out: &mut [ibv_wc],
     ) -> usize {
-        if out.is_empty() || !self.quiet(lane) {
+        // Entries of a shared queue are not this queue pair's to flush.
+        if out.is_empty() || self.srq.is_some() || !self.quiet(lane) {
             return 0;
         }
         let mut filled = 0;
@@ -211,9 +243,13 @@ impl QpCore {
 
     /// In the error state: whether no producer writes to the lane any more, and everything it wrote was taken.
     fn quiet(self: &Arc<Self>, lane: &mut Option<InLane>) -> bool {
-        let Some(lane) = lane else {
-            return true;
-        };
+        // What was pushed before the hazard was cleared is taken before the flush.
+        lane.as_mut()
+            .is_none_or(|lane| self.close(lane) && !lane.waiting())
+    }
+
+    /// In the error state: whether no producer writes to the lane any more.
+    pub(super) fn close(self: &Arc<Self>, lane: &mut InLane) -> bool {
         if lane.closed == Closed::Open {
             // Whoever set the private state may not have come to this yet.
             self.own.state.store(State::Err as u32, Ordering::Release);
@@ -231,22 +267,40 @@ impl QpCore {
             }
             lane.closed = Closed::Quiet;
         }
-        // What was pushed before the hazard was cleared is taken before the flush.
-        !lane.waiting()
+        true
     }
 
     /// The completion of the oldest receive.
     #[inline(always)]
     fn receive(&self, taken: &mut u64, status: Status, wc: &mut ibv_wc) {
+        self.completed(self.entries.wr_id(*taken), status, wc);
+        *taken += 1;
+    }
+
+    /// The completion of a receive.
+    #[inline(always)]
+    fn completed(&self, wr_id: u64, status: Status, wc: &mut ibv_wc) {
         *wc = ibv_wc {
-            wr_id: self.entries.wr_id(*taken),
+            wr_id,
             status,
             opcode: ibv_wc_opcode::IBV_WC_RECV,
             qp_num: self.qpn,
             src_qp: self.own.peer_qpn.load(Ordering::Relaxed),
             ..ibv_wc::default()
         };
-        *taken += 1;
+    }
+
+    /// What a completion tells of the message.
+    #[inline(always)]
+    fn describe(entry: &Taken<'_>, wc: &mut ibv_wc) {
+        wc.byte_len = entry.byte_len;
+        if entry.kind != Kind::Recv {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1.imm_data = entry.imm;
+        }
+        if entry.kind == Kind::WriteImm {
+            wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+        }
     }
 
     /// One entry of the lane. Returns whether it made a completion, `None` if it makes no sense.
@@ -277,21 +331,15 @@ impl QpCore {
             if u64::from(entry.byte_len) > head.total.load(Ordering::Relaxed) {
                 return None;
             }
-            if !self.place(ring, *taken, at, entry) {
+            let (_, sges) = self.entries.get(*taken);
+            if !self.place(ring, at, entry, sges, self.pd) {
                 self.receive(taken, Status::IBV_WC_LOC_PROT_ERR, wc);
                 self.fail();
                 return Some(true);
             }
         }
         self.receive(taken, Status::IBV_WC_SUCCESS, wc);
-        wc.byte_len = entry.byte_len;
-        if kind != Kind::Recv {
-            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
-            wc.__bindgen_anon_1.imm_data = entry.imm;
-        }
-        if kind == Kind::WriteImm {
-            wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-        }
+        Self::describe(entry, wc);
         Some(true)
     }
 
@@ -305,12 +353,7 @@ impl QpCore {
     fn unusual(&self, taken: &mut u64, entry: &Taken<'_>, wc: &mut ibv_wc) -> Option<bool> {
         match entry.kind {
             Kind::Error if self.is_next(*taken, entry) => {
-                // Only the errors that an initiator can find here.
-                let status = [Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_REM_ACCESS_ERR]
-                    .into_iter()
-                    .find(|status| status.0 == entry.imm)
-                    .unwrap_or(Status::IBV_WC_LOC_PROT_ERR);
-                self.receive(taken, status, wc);
+                self.receive(taken, status_of(entry), wc);
                 self.fail();
                 Some(true)
             }
@@ -325,7 +368,7 @@ impl QpCore {
 
     /// Copies a payload that rode in the lane to where the receive wants it.
     #[inline]
-    fn place(&self, ring: &Ring, taken: u64, at: usize, entry: &Taken<'_>) -> bool {
+    fn place(&self, ring: &Ring, at: usize, entry: &Taken<'_>, sges: &[RecvSge], pd: u32) -> bool {
         let words;
         let (mut from, room): (*const u8, usize) = match entry.payload() {
             Payload::Placed | Payload::Written(_) => return true,
@@ -339,7 +382,6 @@ impl QpCore {
         if left > room {
             return false;
         }
-        let (_, sges) = self.entries.get(taken);
         let mut pieces: List<Piece> = List::new();
         for sge in sges {
             let len = (sge.len.load(Ordering::Relaxed) as usize).min(left);
@@ -351,8 +393,7 @@ impl QpCore {
                 sge.lkey.load(Ordering::Relaxed),
             );
             let advert = self.process.segment.mr(region::index_of(lkey));
-            let Ok(off) = region::check(advert, lkey, self.pd, addr, len as u64, LOCAL_WRITE)
-            else {
+            let Ok(off) = region::check(advert, lkey, pd, addr, len as u64, LOCAL_WRITE) else {
                 return false;
             };
             pieces.push(Piece {

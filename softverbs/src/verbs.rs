@@ -10,6 +10,7 @@ mod events;
 mod mr;
 mod names;
 mod qp;
+mod srq;
 mod table;
 mod unsupported;
 

@@ -70,7 +70,8 @@ impl Watcher {
         unsafe { libc::write(self.kick_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
     }
 
-    fn start(&self, process: &'static Process) {
+    /// Starts the thread, if it does not run yet, and makes it look.
+    pub fn start(&self, process: &'static Process) {
         let mut state = self.state.lock();
         if !state.running {
             let spawned = spawn("verbatim-watch", move || process.watcher.run(process));
@@ -89,6 +90,7 @@ impl Watcher {
                 (state.peers.clone(), std::mem::take(&mut state.waiting))
             };
             let next = self.look_after(waiting);
+            process.check_limits();
             self.sleep(&peers, next);
             for peer in peers {
                 if peer.check_dead() {
@@ -163,6 +165,7 @@ impl Watcher {
             if qp.peer().is_some_and(|p| Arc::ptr_eq(&p, peer)) {
                 qp.attention.store(true, Ordering::Release);
                 qp.attend_and_wait();
+                qp.reclaim_from_dead();
             }
         }
     }

@@ -16,7 +16,8 @@ impl Job<'_> {
         if !self.work.raddr.is_multiple_of(8) {
             return Err(self.fatal(Status::IBV_WC_REM_INV_REQ_ERR));
         }
-        let target = self.one_sided(REMOTE_ATOMIC)?;
+        let target = self.one_sided(REMOTE_ATOMIC);
+        let target = target.map_err(|refused| self.fatal(refused.status()))?;
         let [a, b] = self.work.operands;
         let update = match self.work.op {
             Op::CompareSwap => Update::CompareSwap {

@@ -1,5 +1,6 @@
 //! What a request does to the peer, while the hazard is set.
 
+use super::target::Refused;
 use super::{SOLICITED, Work};
 use crate::faults::{self, Step};
 use crate::lane::{self, Entry, Kind, Payload};
@@ -21,6 +22,8 @@ pub(super) struct Job<'a> {
     pub work: &'a Work<'a>,
     pub local: &'a [Piece],
     pub total: u64,
+    /// The receive entry that it takes, if it takes one.
+    pub index: u64,
 }
 
 /// Why a request ends before its end.
@@ -132,7 +135,10 @@ impl Job<'_> {
     #[inline(always)]
     fn write(&mut self, mover: &mut Mover<'_>) -> Ran {
         if self.total > 0 {
-            let target = self.one_sided(REMOTE_WRITE)?;
+            let target = match self.one_sided(REMOTE_WRITE) {
+                Ok(target) => target,
+                Err(refused) => return Err(self.refused_write(refused)),
+            };
             let to = [(target, self.total as usize)];
             // SAFETY: the target was checked under the hazard.
             let copied = unsafe { self.transfer(Way::Out, &to, mover) };
@@ -145,10 +151,23 @@ impl Job<'_> {
         Ok(false)
     }
 
+    /// A WRITE that the peer does not allow. One with immediate data takes its receive with it, as on Linux's rxe.
+    #[cold]
+    fn refused_write(&mut self, refused: Refused) -> Stop {
+        match (refused, self.work.op) {
+            (Refused::Key, Op::WriteImm) => {
+                let status = Status::IBV_WC_REM_ACCESS_ERR;
+                self.fail_receive(status, status)
+            }
+            (refused, _) => self.fatal(refused.status()),
+        }
+    }
+
     #[inline(always)]
     fn read(&mut self, mover: &mut Mover<'_>) -> Ran {
         if self.total > 0 {
-            let target = self.one_sided(REMOTE_READ)?;
+            let target = self.one_sided(REMOTE_READ);
+            let target = target.map_err(|refused| self.fatal(refused.status()))?;
             let from = [(target, self.total as usize)];
             // SAFETY: the target was checked under the hazard.
             let copied = unsafe { self.transfer(Way::In, &from, mover) };
@@ -220,7 +239,7 @@ impl Job<'_> {
             payload,
             byte_len: self.total as u32,
             imm: self.work.imm,
-            index: self.out.claimed,
+            index: self.index,
         };
         self.out.claimed += 1;
         self.out.push(&entry);
@@ -242,7 +261,7 @@ impl Job<'_> {
             payload: Payload::Placed,
             byte_len: 0,
             imm: theirs.0,
-            index: self.out.claimed,
+            index: self.index,
         };
         self.out.claimed += 1;
         self.out.push(&entry);
@@ -263,7 +282,7 @@ impl Job<'_> {
                 payload: Payload::Placed,
                 byte_len: 0,
                 imm: status.0,
-                index: self.out.claimed,
+                index: self.index,
             };
             self.out.push(&entry);
         }

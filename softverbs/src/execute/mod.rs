@@ -8,6 +8,7 @@
 mod atomics;
 mod job;
 mod quick;
+mod shared;
 mod target;
 
 use crate::faults::{self, Step};
@@ -20,6 +21,7 @@ use crate::transfer::{List, Mover, Piece};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::{ibv_send_flags, ibv_sge, ibv_wc_status as Status};
 use job::{Job, Stop};
+use shared::Missed;
 
 pub(crate) use quick::execute_quickly;
 
@@ -51,7 +53,7 @@ pub(crate) enum Reason {
     Receiver { timer: u8 },
     /// The target does not answer (yet).
     Peer,
-    /// An injected delay.
+    /// An injected delay, or a target that is slow to take what was sent.
     Delayed,
 }
 
@@ -99,9 +101,14 @@ pub(crate) fn execute(
     out.prune(&link.peer);
     if takes_entry {
         if !out.has_room() {
-            return hindered(link, Reason::Peer);
+            // Lanes of shared queues have no room for all that can be received; the others have.
+            let reason = match out.shared {
+                Some(_) => Reason::Delayed,
+                None => Reason::Peer,
+            };
+            return hindered(link, reason);
         }
-        if out.claimed >= out.posted && !more_posted(out) {
+        if out.shared.is_none() && out.claimed >= out.posted && !more_posted(out) {
             let timer = out.advert.min_rnr_timer.load(Ordering::Relaxed) as u8;
             return hindered(link, Reason::Receiver { timer });
         }
@@ -121,12 +128,24 @@ pub(crate) fn execute(
     out.op = out.op.wrapping_add(1);
     // A READ needs the full fence anyway: what this queue pair stored before is visible before it takes place.
     let fenced = out.fenced || work.op.fetches();
-    quiet::enter(&out.own, out.op | 1 << 31, name, fenced);
-    if !answers(&out.advert, dest)
-        || out.advert.lane_generation.load(Ordering::Relaxed) != out.generation
-    {
-        quiet::leave(&out.own);
-        return unanswered(link);
+    let mut index = out.claimed;
+    if takes_entry && out.shared.is_some() {
+        match shared::enter(out, &link.peer, dest, name) {
+            Ok(claimed) => index = claimed,
+            Err(Missed::Gone) => return unanswered(link),
+            Err(Missed::Empty) => {
+                let timer = out.advert.min_rnr_timer.load(Ordering::Relaxed) as u8;
+                return hindered(link, Reason::Receiver { timer });
+            }
+        }
+    } else {
+        quiet::enter(&out.own, out.op | 1 << 31, name, fenced);
+        if !answers(&out.advert, dest)
+            || out.advert.lane_generation.load(Ordering::Relaxed) != out.generation
+        {
+            quiet::leave(&out.own);
+            return unanswered(link);
+        }
     }
     let mut job = Job {
         qp,
@@ -135,6 +154,7 @@ pub(crate) fn execute(
         work,
         local: local.as_slice(),
         total,
+        index,
     };
     let ran = job.run(mover);
     quiet::leave(&job.out.own);

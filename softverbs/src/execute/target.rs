@@ -1,6 +1,6 @@
 //! Finding the peer's memory that a request names.
 
-use super::job::{Job, Stop};
+use super::job::Job;
 use crate::layout::{MrAdvert, RecvSge};
 use crate::region::{self, LOCAL_WRITE, REMOTE, REMOTE_ATOMIC, REMOTE_WRITE};
 use crate::transfer::{List, MAX_SGE, Target};
@@ -14,16 +14,33 @@ pub(super) struct Scatter {
     pub unshared: bool,
 }
 
-impl Job<'_> {
-    /// The memory that a one-sided request names; refused, both queue pairs fail. What the queue pair does not allow is an
-    /// invalid request, what the key does not is a violation of access (IBTA 9.7.5.2.4, and rxe agrees).
-    #[inline(always)]
-    pub fn one_sided(&mut self, need: u32) -> Result<Target, Stop> {
-        if self.out.advert.access.load(Ordering::Relaxed) & need == 0 {
-            return Err(self.fatal(Status::IBV_WC_REM_INV_REQ_ERR));
+/// Who does not allow an access.
+pub(super) enum Refused {
+    QueuePair,
+    Key,
+}
+
+impl Refused {
+    /// What the queue pair does not allow is an invalid request, what the key does not is a violation of access (IBTA
+    /// 9.7.5.2.4, and rxe agrees).
+    pub fn status(self) -> Status {
+        match self {
+            Refused::QueuePair => Status::IBV_WC_REM_INV_REQ_ERR,
+            Refused::Key => Status::IBV_WC_REM_ACCESS_ERR,
         }
-        let found = self.remote(self.work.rkey, self.work.raddr, self.total, need);
-        found.map_err(|region::Refused| self.fatal(Status::IBV_WC_REM_ACCESS_ERR))
+    }
+}
+
+impl Job<'_> {
+    /// The memory that a one-sided request names.
+    #[inline(always)]
+    pub fn one_sided(&mut self, need: u32) -> Result<Target, Refused> {
+        if self.out.advert.access.load(Ordering::Relaxed) & need == 0 {
+            return Err(Refused::QueuePair);
+        }
+        let pd = self.out.advert.pd.load(Ordering::Relaxed);
+        let found = self.remote(self.work.rkey, pd, self.work.raddr, self.total, need);
+        found.map_err(|region::Refused| Refused::Key)
     }
 
     /// The peer's region that a key names.
@@ -37,11 +54,11 @@ impl Job<'_> {
     fn remote(
         &mut self,
         key: u32,
+        pd: u32,
         addr: u64,
         len: u64,
         need: u32,
     ) -> Result<Target, region::Refused> {
-        let pd = self.out.advert.pd.load(Ordering::Relaxed);
         let mr = self.peer.segment.mr(region::index_of(key));
         let off = region::check(mr, key, pd, addr, len, need)?;
         let there = mr.addr.load(Ordering::Relaxed).wrapping_add(off);
@@ -69,7 +86,7 @@ impl Job<'_> {
         let advert = &self.out.advert;
         let order = advert.recv_order.load(Ordering::Relaxed) & 31;
         let stride = u64::from(advert.recv_stride.load(Ordering::Relaxed));
-        let slot = self.out.claimed & ((1 << order) - 1);
+        let slot = self.index & ((1 << order) - 1);
         let off = advert
             .recv_off
             .load(Ordering::Relaxed)
@@ -117,7 +134,11 @@ impl Job<'_> {
             sge.addr.load(Ordering::Relaxed),
             sge.lkey.load(Ordering::Relaxed),
         );
-        let target = self.remote(key, addr, len, LOCAL_WRITE)?;
+        let pd = match &self.out.shared {
+            Some(shared) => shared.pd,
+            None => self.out.advert.pd.load(Ordering::Relaxed),
+        };
+        let target = self.remote(key, pd, addr, len, LOCAL_WRITE)?;
         scatter.unshared &= self.region(key).access.load(Ordering::Relaxed) & REMOTE == 0;
         scatter.targets.push((target, len as usize));
         Ok(len)

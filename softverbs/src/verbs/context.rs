@@ -1,6 +1,6 @@
 //! Devices, contexts and protection domains.
 
-use super::{cq, fail, null, qp, set_errno};
+use super::{cq, fail, null, qp, set_errno, srq};
 use crate::asynch::Helper;
 use crate::device;
 use crate::events::AsyncEvents;
@@ -132,6 +132,7 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
                 plain.ops.req_notify_cq = Some(cq::req_notify_cq);
                 plain.ops.post_send = Some(qp::post_send);
                 plain.ops.post_recv = Some(qp::post_recv);
+                plain.ops.post_srq_recv = Some(srq::post_srq_recv);
                 &raw mut (*new).verbs.context
             }
         }

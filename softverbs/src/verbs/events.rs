@@ -39,6 +39,9 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
             | E::IBV_EVENT_COMM_EST
             | E::IBV_EVENT_SQ_DRAINED
             | E::IBV_EVENT_QP_LAST_WQE_REACHED => ((*element.qp).context, element.qp.addr()),
+            E::IBV_EVENT_SRQ_ERR | E::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                ((*element.srq).context, element.srq.addr())
+            }
             // Events of the port and the device name no object.
             _ => return,
         };

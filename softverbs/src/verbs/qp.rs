@@ -1,10 +1,10 @@
 //! Queue pairs.
 
 use super::context::{context, pd};
-use super::{cq, fail, null, rc};
+use super::{cq, fail, null, rc, srq};
 use crate::device::{MAX_INLINE, MAX_QP_WR};
 use crate::faults::{self, Verb};
-use crate::qp::{Caps, QpCore};
+use crate::qp::{Caps, Plan, QpCore};
 use crate::transfer::MAX_SGE;
 use crate::{recv, send};
 use core::ffi::{c_int, c_void};
@@ -20,14 +20,17 @@ struct Qp {
     init: ibv_qp_init_attr,
 }
 
-/// The capacities that are granted, or `EINVAL`.
-fn grant(cap: &mut ibv_qp_cap) -> Option<Caps> {
+/// The capacities that are granted, or `EINVAL`. With a shared receive queue there are no receives of its own.
+fn grant(cap: &mut ibv_qp_cap, shared: bool) -> Option<Caps> {
+    if shared {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
     let fits = |n: u32, max: usize| (n as usize <= max).then_some(n as usize);
     let caps = Caps {
         send_wr: fits(cap.max_send_wr, MAX_QP_WR)?.max(1),
-        recv_wr: fits(cap.max_recv_wr, MAX_QP_WR)?.max(1),
+        recv_wr: fits(cap.max_recv_wr, MAX_QP_WR)?.max(usize::from(!shared)),
         send_sge: fits(cap.max_send_sge, MAX_SGE)?.max(1),
-        recv_sge: fits(cap.max_recv_sge, MAX_SGE)?.max(1),
+        recv_sge: fits(cap.max_recv_sge, MAX_SGE)?.max(usize::from(!shared)),
         inline: fits(cap.max_inline_data, MAX_INLINE)?,
     };
     cap.max_send_wr = caps.send_wr as u32;
@@ -47,10 +50,11 @@ pub(super) unsafe extern "C" fn create_qp(
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
-    if init.qp_type != ibv_qp_type::IBV_QPT_RC || !init.srq.is_null() {
+    if init.qp_type != ibv_qp_type::IBV_QPT_RC {
         return refuse(libc::EOPNOTSUPP);
     }
-    let Some(caps) = grant(&mut init.cap) else {
+    let shared = !init.srq.is_null();
+    let Some(caps) = grant(&mut init.cap, shared) else {
         return refuse(libc::EINVAL);
     };
     // SAFETY: module invariant of `verbs`.
@@ -61,14 +65,19 @@ pub(super) unsafe extern "C" fn create_qp(
             cq::core(init.recv_cq),
         )
     };
+    // SAFETY: as above, if it is not null.
+    let shared = shared.then(|| unsafe { srq::core(init.srq) });
     let made = fail(Verb::CreateQp).and_then(|()| {
         QpCore::new(
             context.process,
-            pd.id,
-            caps,
-            init.sq_sig_all != 0,
-            send_cq.clone(),
-            recv_cq.clone(),
+            Plan {
+                pd: pd.id,
+                caps,
+                sig_all: init.sq_sig_all != 0,
+                send_cq: send_cq.clone(),
+                recv_cq: recv_cq.clone(),
+                srq: shared.cloned(),
+            },
             context.helper.clone(),
         )
     });
@@ -78,13 +87,16 @@ pub(super) unsafe extern "C" fn create_qp(
             pd.users.fetch_add(1, Ordering::Relaxed);
             send_cq.users.fetch_add(1, Ordering::Relaxed);
             recv_cq.users.fetch_add(1, Ordering::Relaxed);
+            if let Some(srq) = shared {
+                srq.users.fetch_add(1, Ordering::Relaxed);
+            }
             let qp = ibv_qp {
                 context: plain,
                 qp_context: init.qp_context,
                 pd: parent,
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
-                srq: core::ptr::null_mut(),
+                srq: init.srq,
                 handle: core.qpn,
                 qp_num: core.qpn,
                 state: ibv_qp_state::IBV_QPS_RESET,
@@ -162,6 +174,9 @@ pub(super) unsafe extern "C" fn destroy_qp(plain: *mut ibv_qp) -> c_int {
         .retire(plain.addr());
     core.send_cq.users.fetch_sub(1, Ordering::Release);
     core.recv_cq.users.fetch_sub(1, Ordering::Release);
+    if let Some(srq) = &core.srq {
+        srq.users.fetch_sub(1, Ordering::Release);
+    }
     // SAFETY: the domain outlives its queue pairs (it counts them).
     unsafe { pd((*plain).pd) }
         .users

@@ -1,6 +1,6 @@
 //! The table of functions.
 
-use super::{context, cq, events, mr, names, qp, unsupported};
+use super::{context, cq, events, mr, names, qp, srq, unsupported};
 use ibverbs_sys::Api;
 
 static API: Api = Api {
@@ -27,10 +27,10 @@ static API: Api = Api {
     ibv_destroy_cq: cq::destroy_cq,
     ibv_get_cq_event: cq::get_cq_event,
     ibv_ack_cq_events: cq::ack_cq_events,
-    ibv_create_srq: unsupported::create_srq,
-    ibv_modify_srq: unsupported::modify_srq,
-    ibv_query_srq: unsupported::query_srq,
-    ibv_destroy_srq: unsupported::destroy_srq,
+    ibv_create_srq: srq::create_srq,
+    ibv_modify_srq: srq::modify_srq,
+    ibv_query_srq: srq::query_srq,
+    ibv_destroy_srq: srq::destroy_srq,
     ibv_create_qp: qp::create_qp,
     ibv_query_qp: qp::query_qp,
     ibv_modify_qp: qp::modify_qp,

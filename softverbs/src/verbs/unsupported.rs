@@ -9,29 +9,6 @@ fn null<T>() -> *mut T {
     core::ptr::null_mut()
 }
 
-pub(super) unsafe extern "C" fn create_srq(
-    _: *mut ibv_pd,
-    _: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
-    null()
-}
-
-pub(super) unsafe extern "C" fn modify_srq(
-    _: *mut ibv_srq,
-    _: *mut ibv_srq_attr,
-    _: c_int,
-) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-pub(super) unsafe extern "C" fn query_srq(_: *mut ibv_srq, _: *mut ibv_srq_attr) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-pub(super) unsafe extern "C" fn destroy_srq(_: *mut ibv_srq) -> c_int {
-    libc::EOPNOTSUPP
-}
-
 pub(super) unsafe extern "C" fn create_ah(_: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
     null()
 }

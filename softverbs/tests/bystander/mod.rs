@@ -232,8 +232,13 @@ impl Target {
     /// Takes what receives of the victim's queue pair are given back now.
     pub fn take_flushed(&mut self, victim: &mut Victim) {
         while let Some(wc) = self.poll_for(victim.end.qpn()) {
-            // The second: of a SEND that goes on after the key of the memory was taken away.
-            let fine = [OK, Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_WR_FLUSH_ERR];
+            // Between: of a SEND and of a WRITE with immediate data that go on after the key of the memory was taken away.
+            let fine = [
+                OK,
+                Status::IBV_WC_LOC_PROT_ERR,
+                Status::IBV_WC_REM_ACCESS_ERR,
+                Status::IBV_WC_WR_FLUSH_ERR,
+            ];
             assert!(fine.contains(&wc.status), "{:?}", wc.status);
             victim.flushed += 1;
         }

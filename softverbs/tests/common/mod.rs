@@ -6,7 +6,9 @@
     clippy::missing_safety_doc
 )]
 
-use ibverbs_sys::inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
+use ibverbs_sys::inline::{
+    ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_req_notify_cq,
+};
 use ibverbs_sys::*;
 use softverbs::memory::{Kind, MemoryFile};
 use std::ptr::null_mut;
@@ -156,6 +158,8 @@ pub struct Options {
     pub access: u32,
     /// Entries of the completion queue, 0 for enough.
     pub cqe: u32,
+    /// Where receives come from, null for a queue of its own.
+    pub srq: *mut ibv_srq,
 }
 
 impl Default for Options {
@@ -170,6 +174,7 @@ impl Default for Options {
             retry_cnt: 6,
             access: READ | WRITE | ATOMIC,
             cqe: 0,
+            srq: null_mut(),
         }
     }
 }
@@ -190,6 +195,7 @@ impl End {
             let mut init = ibv_qp_init_attr {
                 send_cq: cq,
                 recv_cq: cq,
+                srq: o.srq,
                 cap: ibv_qp_cap {
                     max_send_wr: o.depth,
                     max_recv_wr: o.depth,
@@ -365,6 +371,84 @@ impl Drop for End {
             assert_eq!((api().ibv_destroy_comp_channel)(self.channel), 0);
         }
     }
+}
+
+/// A shared receive queue.
+pub struct Srq(pub *mut ibv_srq);
+
+impl Srq {
+    pub fn new(dev: &Dev, depth: u32, sge: u32) -> Srq {
+        let mut init = ibv_srq_init_attr::default();
+        (init.attr.max_wr, init.attr.max_sge) = (depth, sge);
+        let srq = unsafe { (api().ibv_create_srq)(dev.pd, &mut init) };
+        assert!(!srq.is_null(), "{}", std::io::Error::last_os_error());
+        Srq(srq)
+    }
+
+    /// The options of a queue pair that takes its receives from here.
+    pub fn options(&self) -> Options {
+        Options {
+            srq: self.0,
+            cqe: 64,
+            ..Options::default()
+        }
+    }
+
+    pub fn recv(&self, wr_id: u64, sges: &mut [ibv_sge]) -> i32 {
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            next: null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+        };
+        unsafe { ibv_post_srq_recv(self.0, &mut wr, &mut null_mut()) }
+    }
+
+    pub fn limit(&self, limit: u32) -> i32 {
+        let mut attr = ibv_srq_attr {
+            srq_limit: limit,
+            ..Default::default()
+        };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
+        unsafe { (api().ibv_modify_srq)(self.0, &mut attr, mask as i32) }
+    }
+
+    pub fn query(&self) -> ibv_srq_attr {
+        let mut attr = ibv_srq_attr::default();
+        assert_eq!(unsafe { (api().ibv_query_srq)(self.0, &mut attr) }, 0);
+        attr
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let rc = unsafe { (api().ibv_destroy_srq)(self.0) };
+        if !std::thread::panicking() {
+            assert_eq!(rc, 0);
+        }
+    }
+}
+
+/// Takes and acknowledges an asynchronous event; gives what happened, and to which object.
+pub fn event(dev: &Dev) -> (ibv_event_type, usize) {
+    let mut event = unsafe { std::mem::zeroed::<ibv_async_event>() };
+    assert_eq!(
+        unsafe { (api().ibv_get_async_event)(dev.ctx, &mut event) },
+        0
+    );
+    let element = unsafe { event.element.cq }.addr();
+    unsafe { (api().ibv_ack_async_event)(&mut event) };
+    (event.event_type, element)
+}
+
+/// Whether no asynchronous event waits.
+pub fn no_event(dev: &Dev) -> bool {
+    let mut fd = libc::pollfd {
+        fd: unsafe { (*dev.ctx).async_fd },
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    unsafe { libc::poll(&mut fd, 1, 0) == 0 }
 }
 
 /// A send work request with one list.
