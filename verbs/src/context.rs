@@ -10,7 +10,9 @@ use ibverbs_sys::{Api, ibv_context, ibv_device_attr};
 use crate::errno;
 use crate::gid;
 use crate::port;
-use crate::{Channel, CqBuilder, DeviceKind, Error, GidEntry, OpenError, Pd, PortAttr, PortChoice};
+use crate::{
+    Channel, CqBuilder, DeviceKind, Error, GidEntry, OpenError, Pd, PortAttr, PortChoice, Transport,
+};
 
 /// An open device, with the port and GID that its queue pairs use. A handle: clones are the same device, which is closed
 /// after the last object on it.
@@ -113,6 +115,23 @@ impl Context {
     /// Hardware or the user-space device.
     pub fn kind(&self) -> DeviceKind {
         self.0.dev.kind
+    }
+
+    /// What the device speaks on the wire.
+    pub fn transport(&self) -> Transport {
+        // SAFETY: the context is open, and so its device is there, which does not change.
+        Transport::from_sys(unsafe { (*(*self.raw()).device).transport_type })
+    }
+
+    /// Whether messages and WRITEs can carry [immediate data](crate::Wr::imm): all devices have it but those of iWARP.
+    ///
+    /// ```
+    /// assert!(verbs::Device::open_spec("soft0")?.has_immediate_data());
+    /// # Ok::<(), verbs::OpenError>(())
+    /// ```
+    #[doc(alias = "IBV_TRANSPORT_IWARP")]
+    pub fn has_immediate_data(&self) -> bool {
+        self.transport().has_immediate_data()
     }
 
     /// Why this device, port and GID, as a sentence.

@@ -72,6 +72,7 @@ mod sge;
 mod spec;
 mod status;
 mod tags;
+mod transport;
 mod wr;
 
 pub use access::Access;
@@ -105,4 +106,5 @@ pub use remote::{OutOfBounds, RemoteRegion};
 pub use send_queue::{Done, SendQueue};
 pub use sge::{Contiguous, Gather, Scatter, Sge, SgeList, StoredAs};
 pub use status::{WcError, WcStatus};
+pub use transport::Transport;
 pub use wr::Wr;

@@ -210,6 +210,7 @@ impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W, Batch<'_, T>> {
 
 impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Immediate data: 32 bits that the receiver finds in its completion. Makes a WRITE consume a receive of the peer.
+    /// Not for devices that have none: [`Context::has_immediate_data`](crate::Context::has_immediate_data).
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     #[inline]
