@@ -2,7 +2,7 @@
 
 use crate::handshake::Limits;
 use mempool::{Budget, Pool, PoolError};
-use verbs::{Context, Device, DeviceKind, Gather, OpenError, Pd, RKey, RemoteRegion, SgeList};
+use verbs::{Context, Device, OpenError, Pd};
 
 /// Default limits of either end.
 pub(crate) const LIMITS: Limits = Limits {
@@ -57,52 +57,6 @@ pub(crate) fn memory(
         .build()
         .map_err(SetupError::Pool)?;
     Ok((pd, pool))
-}
-
-/// Whether the device has immediate data, which rings need.
-///
-/// Only iWARP has none. The kernel says so of adapters; `soft0`, which can be made to look like one
-/// for tests, is asked to post some on a queue pair that is its own peer.
-pub(crate) fn has_immediate(pd: &Pd) -> bool {
-    let context = pd.context();
-    match context.kind() {
-        DeviceKind::Soft => accepts_immediate(pd),
-        _ => {
-            let name = context.device_name();
-            let node = std::fs::read_to_string(format!("/sys/class/infiniband/{name}/node_type"));
-            // "4: RNIC"; of a device that says nothing, the usual is assumed.
-            !node.is_ok_and(|node| node.trim_start().starts_with('4'))
-        }
-    }
-}
-
-/// Tries to post a WRITE of no bytes with immediate data.
-fn accepts_immediate(pd: &Pd) -> bool {
-    let Ok(cq) = pd.context().cq(2).build() else {
-        return false;
-    };
-    let built = pd.rc(&cq).send_depth(1).recv_depth(1).build();
-    let Ok((setup, mut tx, rx)) = built.map(|ready| ready.split::<NoBytes, NoBytes>()) else {
-        return false;
-    };
-    let own = setup.endpoint();
-    let nowhere = RemoteRegion {
-        addr: 0,
-        len: 0,
-        rkey: RKey(0),
-    };
-    // What becomes of it does not matter: that it is taken does.
-    let taken = setup.connect(&own).is_ok() && tx.write(NoBytes, nowhere).imm(0).post().is_ok();
-    let _ = verbs::destroy(tx, rx);
-    taken
-}
-
-/// Work without memory.
-struct NoBytes;
-
-// SAFETY: it names no memory.
-unsafe impl Gather for NoBytes {
-    fn gather(&self, _: &mut SgeList) {}
 }
 
 macro_rules! setup_errors {

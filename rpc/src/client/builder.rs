@@ -156,7 +156,7 @@ impl ClientBuilder {
 
         let (pd, pool) = setup::memory(self.device, self.pool)?;
         let mut limits = self.limits.clamped();
-        limits.immediate = setup::has_immediate(&pd);
+        limits.immediate = pd.context().has_immediate_data();
         let paths = Paths::offer(self.request_path, self.reply_path, limits.immediate)?;
         let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
         let context = pd.context();

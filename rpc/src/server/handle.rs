@@ -113,7 +113,7 @@ where
     } = server;
     settings.limits = settings.limits.clamped();
     let (pd, pool) = setup::memory(device, pool)?;
-    settings.limits.immediate = setup::has_immediate(&pd);
+    settings.limits.immediate = pd.context().has_immediate_data();
     let start_error = |what| move |source| ServeError::Start { what, source };
     let connections = Arc::new(AtomicUsize::new(0));
     let mut handle = ServerHandle {
