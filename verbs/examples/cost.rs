@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The loop does the same as that of the example of the same name in `verbatim-softverbs`, which uses the bare table: the difference
-//! between the two is what safety costs. Without callgrind it prints the time of one message.
+//! between the two is what safety costs. The mode `raw` does what `write_imm` does through `post_raw`, without safety. Without callgrind it prints the time of one message.
 
 use std::error::Error;
 use std::time::Instant;
-use verbs::{Access, Device, Private};
+use verbs::{Access, Cq, Device, Exposed, Pd, Private, RecvQueue, SendQueue, sys};
 
 type Queue = Private<Vec<u8>>;
 
@@ -20,21 +20,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().unwrap_or_else(|| "write_imm".to_owned());
     let count: u64 = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
+    if what == "raw" {
+        return raw(count);
+    }
     let receives = match &*what {
         "send" | "write_imm" => true,
         "write" | "read" => false,
-        _ => return Err("send, write_imm, write or read, and a number".into()),
+        _ => return Err("send, write_imm, write, read or raw, and a number".into()),
     };
-    let ctx = Device::open_default()?;
-    let pd = ctx.alloc_pd()?;
-    let (mut cq_a, mut cq_b) = (ctx.cq(64).build()?, ctx.cq(64).build()?);
-    let a = pd.rc(&cq_a).send_depth(32).recv_depth(32).rd_atomic(4);
-    let b = pd.rc(&cq_b).send_depth(32).recv_depth(32).rd_atomic(4);
-    let (a, b) = (a.build()?, b.build()?);
-    let (to_a, to_b) = (a.endpoint(), b.endpoint());
-    let (mut tx, _) = a.connect::<Queue, Queue>(&to_b)?;
-    let (_, mut rx) = b.connect::<Queue, Queue>(&to_a)?;
-    let exposed = pd.expose(4096, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    let Connection {
+        pd,
+        mut cq_a,
+        mut cq_b,
+        mut tx,
+        mut rx,
+        exposed,
+        idle: _idle,
+    } = connect()?;
     let remote = exposed.remote().slice(0..64)?;
     for _ in 0..16 {
         rx.post(pd.register(vec![0; 64])?)?;
@@ -75,9 +77,103 @@ fn main() -> Result<(), Box<dyn Error>> {
             rx.post(received.into_inner())?;
         }
     }
+    report(&what, begin, count);
+    Ok(())
+}
+
+fn report(what: &str, begin: Instant, count: u64) {
     if count > 0 {
         let ns = begin.elapsed().as_nanos() as f64 / count as f64;
         println!("{what}: {ns:.1} ns");
     }
+}
+
+struct Connection {
+    pd: Pd,
+    cq_a: Cq,
+    cq_b: Cq,
+    tx: SendQueue<Queue>,
+    rx: RecvQueue<Queue>,
+    exposed: Exposed,
+    /// The halves that are not used.
+    idle: (RecvQueue<Queue>, SendQueue<Queue>),
+}
+
+fn connect() -> Result<Connection, Box<dyn Error>> {
+    let ctx = Device::open_default()?;
+    let pd = ctx.alloc_pd()?;
+    let (cq_a, cq_b) = (ctx.cq(64).build()?, ctx.cq(64).build()?);
+    let a = pd.rc(&cq_a).send_depth(32).recv_depth(32).rd_atomic(4);
+    let b = pd.rc(&cq_b).send_depth(32).recv_depth(32).rd_atomic(4);
+    let (a, b) = (a.build()?, b.build()?);
+    let (to_a, to_b) = (a.endpoint(), b.endpoint());
+    let (tx, rx_a) = a.connect(&to_b)?;
+    let (tx_b, rx) = b.connect(&to_a)?;
+    let exposed = pd.expose(4096, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    Ok(Connection {
+        pd,
+        cq_a,
+        cq_b,
+        tx,
+        rx,
+        exposed,
+        idle: (rx_a, tx_b),
+    })
+}
+
+/// What `write_imm` does, with `post_raw`: from one buffer and into one, neither of which is handed over.
+fn raw(count: u64) -> Result<(), Box<dyn Error>> {
+    let mut all = connect()?;
+    let remote = all.exposed.remote().slice(0..64)?;
+    let (from, into) = (all.pd.register(vec![0; 64])?, all.pd.register(vec![0; 64])?);
+    let segment = |buffer: &Queue| sys::ibv_sge {
+        addr: buffer.as_ptr() as u64,
+        length: 64,
+        lkey: buffer.lkey().0,
+    };
+    let (mut from_segment, mut into_segment) = (segment(&from), segment(&into));
+    let mut receive = |rx: &mut RecvQueue<Queue>, wr_id| {
+        let mut wr = sys::ibv_recv_wr {
+            wr_id,
+            next: std::ptr::null_mut(),
+            sg_list: &mut into_segment,
+            num_sge: 1,
+        };
+        // SAFETY: a chain of one, into memory that nobody looks at and that lives until the queue pair is destroyed.
+        unsafe { rx.post_raw(&mut wr) }
+    };
+    for i in 0..16 {
+        receive(&mut all.rx, i)?;
+    }
+    let begin = Instant::now();
+    for i in 0..count {
+        let mut wr = sys::ibv_send_wr {
+            wr_id: i,
+            sg_list: &mut from_segment,
+            num_sge: 1,
+            opcode: sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            ..Default::default()
+        };
+        if i % 16 == 15 {
+            wr.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        wr.__bindgen_anon_1.imm_data = (i as u32).to_be();
+        wr.wr.rdma.remote_addr = remote.addr;
+        wr.wr.rdma.rkey = remote.rkey.0;
+        // SAFETY: a chain of one WRITE, from memory that nobody writes and that lives until the queue pair is destroyed.
+        unsafe { all.tx.post_raw(&mut wr)? };
+        if let Some(completion) = all.cq_a.poll()? {
+            completion.into_raw().map_err(|_| "not raw")?.result?;
+        }
+        let completion = all.cq_b.poll()?.ok_or("nothing arrived")?;
+        let received = completion.into_raw().map_err(|_| "not raw")?;
+        received.result?;
+        receive(&mut all.rx, received.wr_id)?;
+    }
+    report("raw", begin, count);
+    let (rx_a, tx_b) = all.idle;
+    verbs::destroy(all.tx, rx_a)?;
+    verbs::destroy(tx_b, all.rx)?;
+    drop((from, into));
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::fmt;
 
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
+use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::tags::RAW_TAG;
 use crate::{CqId, WcError, WcStatus};
 
 /// Identity of a queue: equal for the completions that belong to it.
@@ -117,6 +119,23 @@ impl Completion {
         self.0.qp_num
     }
 
+    /// What it says of work that was posted raw, with [`SendQueue::post_raw`](crate::SendQueue::post_raw) or
+    /// [`RecvQueue::post_raw`](crate::RecvQueue::post_raw).
+    ///
+    /// # Errors
+    /// The completion itself, when it belongs to a queue.
+    #[inline]
+    pub fn into_raw(self) -> Result<RawCompletion, Completion> {
+        if self.0.queue.tag() != RAW_TAG {
+            return Err(self);
+        }
+        Ok(RawCompletion {
+            wr_id: self.0.seq,
+            qp_num: self.0.qp_num,
+            result: self.outcome(),
+        })
+    }
+
     #[inline]
     pub(crate) fn seq(&self) -> u64 {
         self.0.seq
@@ -170,6 +189,11 @@ impl Wc {
     /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
     pub fn signaled(&self) -> bool {
         self.opcode.0 != u32::MAX
+    }
+
+    /// The immediate data of what was received.
+    pub fn imm(&self) -> Option<u32> {
+        self.imm
     }
 
     /// Bytes received or read. Devices do not define it for sends and WRITEs.

@@ -71,8 +71,8 @@ pub enum Error {
         /// [`Cq::poll`](crate::Cq::poll) yielded nothing.
         leftover: u64,
     },
-    /// A completion queue can serve 65,536 queues.
-    #[error("the completion queue already serves 65536 queues")]
+    /// A completion queue can serve 65,535 queues.
+    #[error("the completion queue already serves 65535 queues")]
     TooManyQueues,
     /// Waiting needs a completion channel.
     #[error("the completion queue has no channel to wait on: build it with CqBuilder::channel")]

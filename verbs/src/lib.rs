@@ -25,6 +25,9 @@
 //! The device is hardware reached through libibverbs, loaded at run time, or `soft0`, the user-space device of the
 //! feature `soft` (on by default), which needs no hardware, no kernel module and no privilege.
 
+/// The C interface, for [raw posting](SendQueue::post_raw).
+pub use ibverbs_sys as sys;
+
 /// The README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -58,6 +61,7 @@ mod post_error;
 mod post_tests;
 mod private;
 mod qp;
+mod raw;
 mod rc_builder;
 mod rc_setup;
 mod readable;
@@ -95,6 +99,7 @@ pub use port::{LinkLayer, Mtu, PortAttr, PortChoice, PortState};
 pub use post_error::{PostError, PostErrorKind};
 pub use private::Private;
 pub use qp::destroy;
+pub use raw::{RawCompletion, RawPostError};
 pub use rc_builder::RcBuilder;
 pub use rc_setup::{RcReady, RcSetup};
 pub use readable::Readable;

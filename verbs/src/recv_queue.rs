@@ -15,7 +15,7 @@ use crate::{
 /// `Send`, and not `Sync`: it can move to another thread, and posting takes `&mut self`.
 #[doc(alias = "ibv_qp")]
 pub struct RecvQueue<T> {
-    half: Half<T>,
+    pub(crate) half: Half<T>,
     limits: Limits,
 }
 

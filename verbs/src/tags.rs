@@ -12,6 +12,9 @@
 
 use std::collections::VecDeque;
 
+/// Never given to a queue: that of work posted raw, whose ids are the user's own below it.
+pub(crate) const RAW_TAG: u16 = u16::MAX;
+
 /// A queue's place among those of a completion queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
@@ -44,10 +47,10 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,536 are in use.
+    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,535 are in use.
     pub(crate) fn acquire(&mut self, depth: u32) -> Option<Tag> {
         let tag = match u16::try_from(self.fresh) {
-            Ok(tag) if self.free.is_empty() => {
+            Ok(tag) if tag < RAW_TAG && self.free.is_empty() => {
                 self.fresh += 1;
                 Tag { tag, first: 0 }
             }
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn all_tags_can_be_used_and_no_more() {
         let mut tags = Tags::default();
-        for want in 0..=u16::MAX {
+        for want in 0..RAW_TAG {
             assert_eq!(tags.acquire(1).unwrap().tag, want);
         }
         assert_eq!(tags.acquire(1), None);
