@@ -2,12 +2,14 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ibverbs_sys::{Api, ibv_context, ibv_device_attr};
 
 use crate::errno;
+use crate::fd::set_nonblocking;
 use crate::gid;
 use crate::port;
 use crate::{
@@ -78,6 +80,13 @@ impl Context {
         let attr = DeviceAttr::query(&dev).map_err(|error| OpenError::Device {
             device: dev.name.clone(),
             error,
+        })?;
+        // SAFETY: the device is open, and its descriptor with it.
+        set_nonblocking(unsafe { BorrowedFd::borrow_raw((*dev.raw()).async_fd) }).map_err(|e| {
+            OpenError::Device {
+                device: dev.name.clone(),
+                error: Error::hinted("fcntl", e, "descriptor of asynchronous events"),
+            }
         })?;
         let port = port::choose(&dev, attr.phys_port_cnt, port, gid_index)?;
         Ok(Context(Arc::new(ContextInner {

@@ -34,6 +34,7 @@ pub use ibverbs_sys as sys;
 struct Readme;
 
 mod access;
+mod async_event;
 mod batch;
 mod cells;
 mod channel;
@@ -48,6 +49,7 @@ mod exclusive;
 mod exposed;
 #[cfg(all(test, feature = "soft"))]
 mod fault_tests;
+mod fd;
 mod gid;
 mod keys;
 mod list;
@@ -80,6 +82,7 @@ mod transport;
 mod wr;
 
 pub use access::Access;
+pub use async_event::AsyncEvent;
 pub use batch::{Batch, BatchError};
 pub use channel::Channel;
 pub use completion::{Completion, QueueId, Stale, Wc, WcBatch};
