@@ -263,7 +263,7 @@ mod tests {
         let errno = match code {
             100 => libc::EAGAIN,
             101 => libc::EIO,
-            _ if code % 2 == 0 => libc::EINTR,
+            _ if code.is_multiple_of(2) => libc::EINTR,
             _ => 0,
         };
         // SAFETY: the thread's own errno; the caller's result.
