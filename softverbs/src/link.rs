@@ -9,7 +9,7 @@ use crate::os::membarrier;
 use crate::os::memfd::ControlFile;
 use crate::peer::Peer;
 use crate::qp::QpCore;
-use crate::qp_state::State;
+use crate::qp_state::{Service, State};
 use crate::segment::Shared;
 use crate::srq::SharedQueue;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
@@ -204,6 +204,14 @@ impl Link {
             || self.peer.check_dead()
     }
 
+    /// Lets go of a lane that the peer has replaced: its queue pair was reset and has come back. Only an unreliable connection
+    /// survives that.
+    #[inline(never)]
+    pub fn let_go_of_old(&mut self) {
+        self.lane
+            .take_if(|out| out.advert.lane_generation.load(Ordering::Relaxed) != out.generation);
+    }
+
     /// Generation of the lane attached last, 0 for none.
     pub fn attached(&self) -> u64 {
         self.attached
@@ -220,7 +228,10 @@ impl Link {
                 && advert.peer_qpn.load(Ordering::Relaxed) == qp.qpn
                 && advert.peer_pid.load(Ordering::Relaxed) == me.pid
                 && advert.peer_start.load(Ordering::Relaxed) == me.start
-                && advert.rq_psn.load(Ordering::Relaxed) == self.sq_psn
+                && advert.service.load(Ordering::Relaxed) == qp.service as u32
+                // An unreliable connection begins anew with any number.
+                && (qp.service == Service::Uc
+                    || advert.rq_psn.load(Ordering::Relaxed) == self.sq_psn)
         };
         if !fits() || generation == self.attached {
             return None;
@@ -290,21 +301,23 @@ pub(crate) fn rnr_timer(code: u32) -> Duration {
     Duration::from_micros(UNITS[code as usize % 32] * 10)
 }
 
+/// Looks again how many receives the peer has posted.
+pub(crate) fn any_posted(out: &mut OutLane) -> bool {
+    let advert = &out.advert;
+    let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
+    // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
+    out.posted = advert
+        .posted
+        .0
+        .load(Ordering::Acquire)
+        .clamp(out.posted, out.claimed + depth);
+    out.claimed < out.posted
+}
+
 /// Looks again how many receives the peer has posted; if still none, parks: from now on a post there gives us notice.
 #[cold]
 pub(crate) fn more_posted(out: &mut OutLane) -> bool {
-    let read = |out: &mut OutLane| {
-        let advert = &out.advert;
-        let depth = 1u64 << (advert.recv_order.load(Ordering::Relaxed) & 31);
-        // Clamped: a peer's number neither moves back nor lets us take more entries than its ring has.
-        out.posted = advert
-            .posted
-            .0
-            .load(Ordering::Acquire)
-            .clamp(out.posted, out.claimed + depth);
-        out.claimed < out.posted
-    };
-    if !read(out) {
+    if !any_posted(out) {
         if out.parked == out.claimed + 1 {
             return false;
         }
@@ -315,7 +328,7 @@ pub(crate) fn more_posted(out: &mut OutLane) -> bool {
         if out.fenced || membarrier::barrier_unsettled().is_err() {
             fence(Ordering::SeqCst);
         }
-        if !read(out) {
+        if !any_posted(out) {
             return false;
         }
     }

@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::qp_state::State;
+use crate::qp_state::{Service, State};
 use crate::quiet::{self, Producing};
 use crate::recv::{Entries, RecvQueue};
 use crate::send::SendQueue;
@@ -46,6 +46,7 @@ pub(crate) struct Caps {
 
 /// What a queue pair is made of.
 pub(crate) struct Plan {
+    pub service: Service,
     pub pd: u32,
     pub caps: Caps,
     pub sig_all: bool,
@@ -56,6 +57,7 @@ pub(crate) struct Plan {
 
 pub(crate) struct QpCore {
     pub process: &'static Process,
+    pub service: Service,
     pub qpn: u32,
     index: usize,
     /// Our own advertisement.
@@ -103,6 +105,7 @@ impl QpCore {
         helper: Option<Arc<Helper>>,
     ) -> io::Result<Arc<QpCore>> {
         let Plan {
+            service,
             pd,
             caps,
             sig_all,
@@ -120,6 +123,7 @@ impl QpCore {
         let advert: &'static QpAdvert = process.segment.qp(index);
         advert.state.store(State::Reset as u32, Ordering::Relaxed);
         advert.pd.store(pd, Ordering::Relaxed);
+        advert.service.store(service as u32, Ordering::Relaxed);
         advert.recv_cq.store(recv_cq.index, Ordering::Relaxed);
         match &srq {
             Some(srq) => srq.advertise(advert),
@@ -138,6 +142,7 @@ impl QpCore {
         let qp = Arc::new_cyclic(|me| QpCore {
             me: me.clone(),
             process,
+            service,
             qpn,
             index,
             own: advert,
@@ -279,7 +284,7 @@ impl QpCore {
         if mask & Mask::IBV_QP_CUR_STATE.0 != 0 && new.cur_qp_state.0 != from as u32 {
             return Err(libc::EINVAL);
         }
-        if !crate::qp_state::allowed(from, to, mask) {
+        if !crate::qp_state::allowed(self.service, from, to, mask) {
             return Err(libc::EINVAL);
         }
         let mut next = *attr;

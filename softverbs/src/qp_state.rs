@@ -1,6 +1,26 @@
-//! The state machine of an RC queue pair: which transitions there are and which attributes they take.
+//! Services, and the state machine of a queue pair: which transitions there are and which attributes they take.
 
-use ibverbs_sys::{ibv_qp_attr_mask as Mask, ibv_qp_state};
+use ibverbs_sys::{ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
+
+/// What a queue pair promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Service {
+    /// Reliable connection.
+    Rc = 1,
+    /// Unreliable connection: what cannot be delivered is dropped, and the sender is not told.
+    Uc = 2,
+}
+
+impl Service {
+    pub fn from_verbs(qp_type: ibv_qp_type) -> Option<Service> {
+        match qp_type {
+            ibv_qp_type::IBV_QPT_RC => Some(Service::Rc),
+            ibv_qp_type::IBV_QPT_UC => Some(Service::Uc),
+            _ => None,
+        }
+    }
+}
 
 /// `ibv_qp_state`, as far as this device has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,11 +70,13 @@ const MAX_DEST_RD: u32 = Mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
 const MIG: u32 = Mask::IBV_QP_PATH_MIG_STATE.0;
 const DEST_QPN: u32 = Mask::IBV_QP_DEST_QPN.0;
 
-/// Required and optional attributes of a transition of an RC queue pair (ibv_modify_qp(3), IBTA 11.2.5.2), `None` if there
-/// is no such transition.
-pub(crate) fn transition(from: State, to: State) -> Option<(u32, u32)> {
+/// Attributes that only a reliable service has.
+const RELIABLE: u32 = MAX_DEST_RD | RNR_TIMER | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD;
+
+/// Required and optional attributes of a transition (ibv_modify_qp(3), IBTA 11.2.5.2), `None` if there is no such transition.
+pub(crate) fn transition(service: Service, from: State, to: State) -> Option<(u32, u32)> {
     use State::*;
-    Some(match (from, to) {
+    let (required, optional) = match (from, to) {
         (_, Reset) => (STATE, CUR),
         (Reset, Err) => return None,
         (_, Err) => (STATE, CUR),
@@ -70,12 +92,16 @@ pub(crate) fn transition(from: State, to: State) -> Option<(u32, u32)> {
         ),
         (Rts, Rts) => (0, STATE | CUR | ALT_PATH | ACCESS | RNR_TIMER | MIG),
         _ => return None,
+    };
+    Some(match service {
+        Service::Rc => (required, optional),
+        Service::Uc => (required & !RELIABLE, optional & !RELIABLE),
     })
 }
 
 /// Whether the attributes of a mask fit a transition.
-pub(crate) fn allowed(from: State, to: State, mask: u32) -> bool {
-    transition(from, to).is_some_and(|(required, optional)| {
+pub(crate) fn allowed(service: Service, from: State, to: State, mask: u32) -> bool {
+    transition(service, from, to).is_some_and(|(required, optional)| {
         mask & required == required && mask & !(required | optional) == 0
     })
 }
@@ -84,16 +110,20 @@ pub(crate) fn allowed(from: State, to: State, mask: u32) -> bool {
 mod tests {
     use super::*;
 
+    const RC: Service = Service::Rc;
+
     #[test]
     fn the_usual_way_up() {
         assert!(allowed(
+            RC,
             State::Reset,
             State::Init,
             STATE | PKEY | PORT | ACCESS
         ));
         let rtr = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | RNR_TIMER;
-        assert!(allowed(State::Init, State::Rtr, rtr));
+        assert!(allowed(RC, State::Init, State::Rtr, rtr));
         assert!(allowed(
+            RC,
             State::Rtr,
             State::Rts,
             STATE | SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD
@@ -101,11 +131,28 @@ mod tests {
         // Each bit that is required is missed, each that is not known is refused.
         for bit in (0..21).map(|b| 1 << b).filter(|b| rtr & b != 0) {
             assert!(
-                !allowed(State::Init, State::Rtr, rtr & !bit),
+                !allowed(RC, State::Init, State::Rtr, rtr & !bit),
                 "without {bit:#x}"
             );
         }
-        assert!(!allowed(State::Init, State::Rtr, rtr | SQ_PSN));
+        assert!(!allowed(RC, State::Init, State::Rtr, rtr | SQ_PSN));
+    }
+
+    #[test]
+    fn an_unreliable_connection_has_nothing_to_wait_for() {
+        let uc = |from, to, mask| allowed(Service::Uc, from, to, mask);
+        let rtr = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN;
+        assert!(uc(State::Reset, State::Init, STATE | PKEY | PORT | ACCESS));
+        assert!(uc(State::Init, State::Rtr, rtr));
+        assert!(uc(State::Rtr, State::Rts, STATE | SQ_PSN));
+        for bit in [MAX_DEST_RD, RNR_TIMER] {
+            assert!(!uc(State::Init, State::Rtr, rtr | bit));
+        }
+        for bit in [TIMEOUT, RETRY_CNT, RNR_RETRY, MAX_RD, RNR_TIMER] {
+            assert!(!uc(State::Rtr, State::Rts, STATE | SQ_PSN | bit));
+        }
+        assert!(!uc(State::Rtr, State::Rts, STATE));
+        assert!(uc(State::Rts, State::Rts, ACCESS) && !uc(State::Rts, State::Rts, RNR_TIMER));
     }
 
     #[test]
@@ -118,7 +165,7 @@ mod tests {
             (State::Err, State::Init),
             (State::Rts, State::Init),
         ] {
-            assert!(transition(from, to).is_none(), "{from:?} to {to:?}");
+            assert!(transition(RC, from, to).is_none(), "{from:?} to {to:?}");
         }
         for from in [
             State::Reset,
@@ -127,7 +174,7 @@ mod tests {
             State::Rts,
             State::Err,
         ] {
-            assert!(allowed(from, State::Reset, STATE));
+            assert!(allowed(RC, from, State::Reset, STATE));
         }
     }
 }

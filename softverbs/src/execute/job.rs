@@ -7,6 +7,7 @@ use crate::lane::{self, Entry, Kind, Payload};
 use crate::link::OutLane;
 use crate::peer::Peer;
 use crate::qp::QpCore;
+use crate::qp_state::Service;
 use crate::region::{REMOTE_READ, REMOTE_WRITE};
 use crate::send::Op;
 use crate::transfer::{Mover, Piece, Target, Way, transfer};
@@ -255,6 +256,31 @@ impl Job<'_> {
     /// Completes the next receive of the peer with an error.
     #[cold]
     pub fn fail_receive(&mut self, theirs: Status, ours: Status) -> Stop {
+        if self.qp.service == Service::Uc {
+            return match theirs {
+                // The receive's own fault.
+                Status::IBV_WC_LOC_PROT_ERR => self.spoil_receive(theirs),
+                _ => self.drop_message(theirs),
+            };
+        }
+        self.out.fail_peer();
+        match self.spoil_receive(theirs) {
+            Stop::Fail { told, .. } => Stop::Fail { status: ours, told },
+            wait => wait,
+        }
+    }
+
+    /// The message is lost, of which nobody is told; but an entry of a shared queue that it has claimed completes.
+    #[cold]
+    fn drop_message(&mut self, theirs: Status) -> Stop {
+        if self.out.shared.is_some() && self.work.op.takes_entry() {
+            return self.spoil_receive(theirs);
+        }
+        Stop::silent(Status::IBV_WC_SUCCESS)
+    }
+
+    #[cold]
+    fn spoil_receive(&mut self, theirs: Status) -> Stop {
         let entry = Entry {
             kind: Kind::Error,
             solicited: true,
@@ -265,16 +291,18 @@ impl Job<'_> {
         };
         self.out.claimed += 1;
         self.out.push(&entry);
-        self.out.fail_peer();
         Stop::Fail {
-            status: ours,
+            status: Status::IBV_WC_SUCCESS,
             told: true,
         }
     }
 
-    /// A remote access was refused: both queue pairs go to the error state.
+    /// A remote access was refused: of a reliable connection both queue pairs go to the error state.
     #[cold]
     pub fn fatal(&mut self, status: Status) -> Stop {
+        if self.qp.service == Service::Uc {
+            return self.drop_message(status);
+        }
         if self.out.has_room() {
             let entry = Entry {
                 kind: Kind::Fatal,

@@ -12,8 +12,9 @@ mod shared;
 mod target;
 
 use crate::faults::{self, Step};
-use crate::link::{Link, answers, more_posted, wake};
+use crate::link::{Link, answers, any_posted, more_posted, wake};
 use crate::qp::QpCore;
+use crate::qp_state::Service;
 use crate::quiet;
 use crate::region::{self, LOCAL_WRITE};
 use crate::send::Op;
@@ -71,13 +72,45 @@ pub(crate) fn execute(
     work: &Work<'_>,
     mover: &mut Mover<'_>,
 ) -> Outcome {
-    let Some(link) = link else {
-        return Outcome::Wait(Reason::Peer);
-    };
+    let outcome = attempt(qp, link, work, mover);
+    match qp.service {
+        Service::Rc => outcome,
+        Service::Uc => unreliable(work, outcome),
+    }
+}
+
+/// What becomes of an outcome if nobody answers for the message: what would have to wait for the peer, or finds that there is
+/// none, is lost, and that is a success.
+#[inline(never)]
+fn unreliable(work: &Work<'_>, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Wait(Reason::Peer | Reason::Receiver { .. })
+        | Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, _) => {}
+        outcome => return outcome,
+    }
+    let total = work.sges.iter().map(|sge| sge.length).sum();
+    Outcome::Done(Status::IBV_WC_SUCCESS, total)
+}
+
+#[inline(always)]
+fn attempt(
+    qp: &QpCore,
+    link: Option<&mut Link>,
+    work: &Work<'_>,
+    mover: &mut Mover<'_>,
+) -> Outcome {
+    let reliable = qp.service == Service::Rc;
+    if !reliable && work.op.fetches() {
+        // There is no answer that could bring anything back.
+        return Outcome::Done(Status::IBV_WC_LOC_QP_OP_ERR, 0);
+    }
     let mut local = List::new();
     let total = match local_pieces(qp, work, &mut local) {
         Ok(total) => total,
         Err(region::Refused) => return Outcome::Done(Status::IBV_WC_LOC_PROT_ERR, 0),
+    };
+    let Some(link) = link else {
+        return Outcome::Wait(Reason::Peer);
     };
     let takes_entry = work.op.takes_entry();
     if let Some(hindrance) = faults::hinders(qp.qpn, work.index, takes_entry) {
@@ -91,6 +124,9 @@ pub(crate) fn execute(
     if link.peer.dead.load(Ordering::Relaxed) {
         return Outcome::Done(Status::IBV_WC_RETRY_EXC_ERR, 0);
     }
+    if !reliable {
+        link.let_go_of_old();
+    }
     if link.lane.is_none() && link.attach(qp).is_none() {
         return unanswered(link);
     }
@@ -103,12 +139,13 @@ pub(crate) fn execute(
         if !out.has_room() {
             // Lanes of shared queues have no room for all that can be received; the others have.
             let reason = match out.shared {
-                Some(_) => Reason::Delayed,
-                None => Reason::Peer,
+                Some(_) if reliable => Reason::Delayed,
+                _ => Reason::Peer,
             };
             return hindered(link, reason);
         }
-        if out.shared.is_none() && out.claimed >= out.posted && !more_posted(out) {
+        let more = if reliable { more_posted } else { any_posted };
+        if out.shared.is_none() && out.claimed >= out.posted && !more(out) {
             let timer = out.advert.min_rnr_timer.load(Ordering::Relaxed) as u8;
             return hindered(link, Reason::Receiver { timer });
         }
@@ -130,7 +167,7 @@ pub(crate) fn execute(
     let fenced = out.fenced || work.op.fetches();
     let mut index = out.claimed;
     if takes_entry && out.shared.is_some() {
-        match shared::enter(out, &link.peer, dest, name) {
+        match shared::enter(out, &link.peer, dest, name, reliable) {
             Ok(claimed) => index = claimed,
             Err(Missed::Gone) => return unanswered(link),
             Err(Missed::Empty) => {

@@ -9,16 +9,23 @@ use core::sync::atomic::{Ordering, fence};
 
 /// Why there is no entry.
 pub(super) enum Missed {
-    /// All are taken. A post gives notice.
+    /// All are taken.
     Empty,
     /// The peer's queue pair takes no requests.
     Gone,
 }
 
-/// Claims an entry and gives its index; then the hazard is set to `name`, and the peer's queue pair is there. The claim is made
-/// under the hazard: who has waited for that has seen all claims.
+/// Claims an entry and gives its index; then the hazard is set to `name`, and the peer's queue pair is there. Without one, and
+/// if the request `waits`, a post gives notice. The claim is made under the hazard: who has waited for that has seen all
+/// claims.
 #[inline(never)]
-pub(super) fn enter(out: &mut OutLane, peer: &Peer, dest: u32, name: u32) -> Result<u64, Missed> {
+pub(super) fn enter(
+    out: &mut OutLane,
+    peer: &Peer,
+    dest: u32,
+    name: u32,
+    waits: bool,
+) -> Result<u64, Missed> {
     let claim = |out: &OutLane, shared: &SharedQueue| {
         quiet::enter(&out.own, out.op | 1 << 31, name, out.fenced);
         let there = answers(&out.advert, dest)
@@ -36,7 +43,7 @@ pub(super) fn enter(out: &mut OutLane, peer: &Peer, dest: u32, name: u32) -> Res
     let shared = out.shared.as_ref().ok_or(Missed::Gone)?;
     let parked = &out.own.word.0.parked;
     match claim(out, shared) {
-        Err(Missed::Empty) => {}
+        Err(Missed::Empty) if waits => {}
         claimed => {
             if claimed.is_ok() {
                 parked.store(0, Ordering::Relaxed);

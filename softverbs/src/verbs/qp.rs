@@ -5,6 +5,7 @@ use super::{cq, fail, null, rc, srq};
 use crate::device::{MAX_INLINE, MAX_QP_WR};
 use crate::faults::{self, Verb};
 use crate::qp::{Caps, Plan, QpCore};
+use crate::qp_state::Service;
 use crate::transfer::MAX_SGE;
 use crate::{recv, send};
 use core::ffi::{c_int, c_void};
@@ -50,9 +51,9 @@ pub(super) unsafe extern "C" fn create_qp(
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
-    if init.qp_type != ibv_qp_type::IBV_QPT_RC {
+    let Some(service) = Service::from_verbs(init.qp_type) else {
         return refuse(libc::EOPNOTSUPP);
-    }
+    };
     let shared = !init.srq.is_null();
     let Some(caps) = grant(&mut init.cap, shared) else {
         return refuse(libc::EINVAL);
@@ -71,6 +72,7 @@ pub(super) unsafe extern "C" fn create_qp(
         QpCore::new(
             context.process,
             Plan {
+                service,
                 pd: pd.id,
                 caps,
                 sig_all: init.sq_sig_all != 0,

@@ -160,6 +160,8 @@ pub struct Options {
     pub cqe: u32,
     /// Where receives come from, null for a queue of its own.
     pub srq: *mut ibv_srq,
+    /// RC or UC.
+    pub qp_type: ibv_qp_type,
 }
 
 impl Default for Options {
@@ -175,6 +177,7 @@ impl Default for Options {
             access: READ | WRITE | ATOMIC,
             cqe: 0,
             srq: null_mut(),
+            qp_type: ibv_qp_type::IBV_QPT_RC,
         }
     }
 }
@@ -203,7 +206,7 @@ impl End {
                     max_recv_sge: o.sge,
                     max_inline_data: o.inline,
                 },
-                qp_type: ibv_qp_type::IBV_QPT_RC,
+                qp_type: o.qp_type,
                 sq_sig_all: o.sig_all as i32,
                 ..ibv_qp_init_attr::default()
             };
@@ -261,6 +264,10 @@ impl End {
         unsafe { (*self.qp).qp_num }
     }
 
+    fn reliable(&self) -> bool {
+        unsafe { (*self.qp).qp_type == ibv_qp_type::IBV_QPT_RC }
+    }
+
     pub fn rtr(&self, dest: u32) -> i32 {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
@@ -277,10 +284,9 @@ impl End {
             | M::IBV_QP_AV.0
             | M::IBV_QP_PATH_MTU.0
             | M::IBV_QP_DEST_QPN.0
-            | M::IBV_QP_RQ_PSN.0
-            | M::IBV_QP_MAX_DEST_RD_ATOMIC.0
-            | M::IBV_QP_MIN_RNR_TIMER.0;
-        self.modify(&mut attr, mask)
+            | M::IBV_QP_RQ_PSN.0;
+        let reliable = M::IBV_QP_MAX_DEST_RD_ATOMIC.0 | M::IBV_QP_MIN_RNR_TIMER.0;
+        self.modify(&mut attr, mask | if self.reliable() { reliable } else { 0 })
     }
 
     pub fn rts(&self, o: &Options) -> i32 {
@@ -294,13 +300,12 @@ impl End {
             ..Default::default()
         };
         use ibv_qp_attr_mask as M;
-        let mask = M::IBV_QP_STATE.0
-            | M::IBV_QP_SQ_PSN.0
-            | M::IBV_QP_TIMEOUT.0
+        let mask = M::IBV_QP_STATE.0 | M::IBV_QP_SQ_PSN.0;
+        let reliable = M::IBV_QP_TIMEOUT.0
             | M::IBV_QP_RETRY_CNT.0
             | M::IBV_QP_RNR_RETRY.0
             | M::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        self.modify(&mut attr, mask)
+        self.modify(&mut attr, mask | if self.reliable() { reliable } else { 0 })
     }
 
     pub fn connect(&self, dest: u32, o: &Options) {

@@ -20,6 +20,10 @@ pub fn serve() {
     let dev = Dev::open();
     let o = Options {
         rnr_retry: 7,
+        qp_type: match std::env::var_os("SOFTVERBS_UC") {
+            Some(_) => ibverbs_sys::ibv_qp_type::IBV_QPT_UC,
+            None => ibverbs_sys::ibv_qp_type::IBV_QPT_RC,
+        },
         ..Options::default()
     };
     let end = End::new(&dev, &o);
