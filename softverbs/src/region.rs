@@ -37,7 +37,8 @@ impl RegionCore {
     ///
     /// `EINVAL`: remote write or atomic without local write, any remote right to a memory file of the receive kind, or a range
     /// that wraps. `EOPNOTSUPP`: a flag of the verbs that
-    /// this device has not got (on-demand paging, zero-based, memory window binding). `EFAULT`: not all of it is mapped.
+    /// this device has not got (on-demand paging, zero-based, memory window binding). `EFAULT`: not all of it is mapped, or
+    /// it is mapped read-only and the device shall write to it.
     /// `ENOMEM`: no entry left.
     pub fn register(
         process: &'static Process,
@@ -59,6 +60,9 @@ impl RegionCore {
         }
         check_mapped(addr, len)?;
         let backing = memory::lookup(addr as usize, len as usize);
+        if access & LOCAL_WRITE != 0 && backing.is_none() {
+            check_writable(addr, len)?;
+        }
         if access & REMOTE != 0 && backing.as_ref().is_some_and(|b| b.kind == Kind::Receive) {
             // Peers map it writable, so its promise is that nobody has a key to it.
             return Err(errno(libc::EINVAL));
@@ -142,6 +146,31 @@ fn check_mapped(addr: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the process may write to all of `[addr, addr + len)`, which is mapped. Only for memory that is not a memory file of
+/// ours: reading the list of mappings takes tens of microseconds.
+fn check_writable(addr: u64, len: u64) -> io::Result<()> {
+    // Without /proc the copy finds out.
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+        return Ok(());
+    };
+    if maps.lines().any(|line| denies_writing(line, addr, len)) {
+        Err(io::Error::from_raw_os_error(libc::EFAULT))
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a line of /proc/PID/maps is a mapping of some of the range that may not be written to.
+fn denies_writing(line: &str, addr: u64, len: u64) -> bool {
+    let mapping = || {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let number = |hex| u64::from_str_radix(hex, 16).ok();
+        Some((number(from)?, number(to)?, rest.as_bytes().get(1)? == &b'w'))
+    };
+    mapping().is_some_and(|(from, to, writable)| !writable && from < addr + len && addr < to)
+}
+
 /// Why a key does not let an access through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused;
@@ -178,4 +207,22 @@ pub(crate) fn check(
 #[inline]
 pub(crate) fn index_of(key: u32) -> usize {
     (key >> 8) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mappings() {
+        let line = "7f0000001000-7f0000003000 r--p 00000000 00:1f 1234   /some file";
+        let denies = |line: &str, addr, len| denies_writing(line, addr, len);
+        assert!(denies(line, 0x7f00_0000_1000, 1));
+        assert!(denies(line, 0x7f00_0000_0000, 0x1001));
+        assert!(denies(line, 0x7f00_0000_2fff, 10));
+        assert!(!denies(line, 0x7f00_0000_0000, 0x1000));
+        assert!(!denies(line, 0x7f00_0000_3000, 10));
+        assert!(!denies(&line.replace("r--p", "rw-p"), 0x7f00_0000_1000, 1));
+        assert!(!denies("rubbish", 0, u64::MAX));
+    }
 }

@@ -267,3 +267,69 @@ fn receiver_not_ready() {
         assert_eq!((a.next().wr_id, b.poll().is_none()), (i, true));
     }
 }
+
+/// Memory that is mapped read-only can be registered for reading, not for the device to write to; what is not mapped, not at all.
+#[test]
+fn registering_memory_of_less_rights() {
+    let dev = Dev::open();
+    const PAGE: usize = 4096;
+    let at = unsafe {
+        let (prot, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        libc::mmap(std::ptr::null_mut(), 3 * PAGE, prot, flags, -1, 0)
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    let page = |n: usize| unsafe { at.byte_add(n * PAGE) };
+    unsafe {
+        assert_eq!(libc::mprotect(page(1), PAGE, libc::PROT_READ), 0);
+        assert_eq!(libc::munmap(page(2), PAGE), 0);
+    }
+    for (first, pages, access, fine) in [
+        (0, 1, LOCAL, true),
+        (0, 1, LOCAL | WRITE, true),
+        (1, 1, READ, true),
+        (0, 2, READ, true),
+        (1, 1, LOCAL, false),
+        (0, 2, LOCAL | READ, false),
+        (1, 2, READ, false),
+    ] {
+        let mr = unsafe { (api().ibv_reg_mr)(dev.pd, page(first), pages * PAGE, access as i32) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!(
+            !mr.is_null(),
+            fine,
+            "pages {first}, {pages}, access {access}"
+        );
+        if fine {
+            assert_eq!(unsafe { (api().ibv_dereg_mr)(mr) }, 0);
+        } else {
+            assert_eq!(errno, Some(libc::EFAULT));
+        }
+    }
+    assert_eq!(unsafe { libc::munmap(at, 2 * PAGE) }, 0);
+}
+
+/// The path to a peer: without a global route, or by a GID of this device.
+#[test]
+fn paths() {
+    let dev = Dev::open();
+    let path = |global: bool, index: u8, dgid: ibverbs_sys::ibv_gid, port: u8| {
+        let end = End::new(&dev, &Options::default());
+        let mut attr = end.rtr_attr(end.qpn());
+        attr.ah_attr.is_global = u8::from(global);
+        attr.ah_attr.grh.sgid_index = index;
+        attr.ah_attr.grh.dgid = dgid;
+        attr.ah_attr.port_num = port;
+        end.modify(&mut attr, end.rtr_mask())
+    };
+    let mut gid = ibverbs_sys::ibv_gid { raw: [0; 16] };
+    assert_eq!(unsafe { (api().ibv_query_gid)(dev.ctx, 1, 1, &mut gid) }, 0);
+    let nobodys = ibverbs_sys::ibv_gid { raw: [7; 16] };
+    assert_eq!(path(false, 0, nobodys, 1), 0);
+    assert_eq!(path(true, 1, gid, 1), 0);
+    assert_eq!(path(true, 1, nobodys, 1), libc::ENETUNREACH);
+    assert_eq!(path(true, 9, gid, 1), libc::EINVAL);
+    assert_eq!(path(false, 0, gid, 2), libc::EINVAL);
+}

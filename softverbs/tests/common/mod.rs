@@ -269,6 +269,10 @@ impl End {
     }
 
     pub fn rtr(&self, dest: u32) -> i32 {
+        self.modify(&mut self.rtr_attr(dest), self.rtr_mask())
+    }
+
+    pub fn rtr_attr(&self, dest: u32) -> ibv_qp_attr {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
             path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -279,6 +283,10 @@ impl End {
             ..Default::default()
         };
         attr.ah_attr.port_num = 1;
+        attr
+    }
+
+    pub fn rtr_mask(&self) -> u32 {
         use ibv_qp_attr_mask as M;
         let mask = M::IBV_QP_STATE.0
             | M::IBV_QP_AV.0
@@ -286,7 +294,7 @@ impl End {
             | M::IBV_QP_DEST_QPN.0
             | M::IBV_QP_RQ_PSN.0;
         let reliable = M::IBV_QP_MAX_DEST_RD_ATOMIC.0 | M::IBV_QP_MIN_RNR_TIMER.0;
-        self.modify(&mut attr, mask | if self.reliable() { reliable } else { 0 })
+        mask | if self.reliable() { reliable } else { 0 }
     }
 
     pub fn rts(&self, o: &Options) -> i32 {
