@@ -1,19 +1,19 @@
 //! An open device.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ibverbs_sys::{Api, ibv_context, ibv_device_attr};
+use ibverbs_sys::{Api, ibv_context};
 
 use crate::errno;
 use crate::fd::set_nonblocking;
 use crate::gid;
 use crate::port;
 use crate::{
-    Channel, CqBuilder, DeviceKind, Error, GidEntry, OpenError, Pd, PortAttr, PortChoice, Transport,
+    Channel, CqBuilder, DeviceAttr, DeviceKind, Error, GidEntry, OpenError, Pd, PortAttr,
+    PortChoice, Transport,
 };
 
 /// An open device, with the port and GID that its queue pairs use. A handle: clones are the same device, which is closed
@@ -174,6 +174,26 @@ impl Context {
         port::query(&self.0.dev, port_num)
     }
 
+    /// The partition keys of a port, by index, asked for now. A queue pair is in the partition of index 0.
+    ///
+    /// # Errors
+    /// When the device has no such port or does not answer.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn pkey_table(&self, port_num: u8) -> Result<Vec<u16>, Error> {
+        let len = self.query_port(port_num)?.pkey_tbl_len;
+        (0..len.into())
+            .map(|index| {
+                let mut pkey = 0;
+                // SAFETY: the context is open and `pkey` is writable.
+                let ret =
+                    unsafe { (self.api().ibv_query_pkey)(self.raw(), port_num, index, &mut pkey) };
+                errno::check(ret)
+                    .map_err(|e| Error::hinted("ibv_query_pkey", e, format!("index {index}")))?;
+                Ok(u16::from_be(pkey))
+            })
+            .collect()
+    }
+
     /// The entries of a port's GID table that are not empty; none for a port that does not exist.
     #[doc(alias = "ibv_query_gid_table")]
     #[doc(alias = "ibv_query_gid")]
@@ -215,86 +235,5 @@ impl fmt::Debug for Context {
             .field("gid_index", &self.port().gid_index)
             .field("gid", &self.port().gid)
             .finish()
-    }
-}
-
-/// What a device can do. Counts and sizes are what it claims; resources shared with others may run out before.
-///
-/// Source: `ibv_query_device(3)`.
-#[doc(alias = "ibv_device_attr")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceAttr {
-    /// Firmware version.
-    pub fw_ver: String,
-    /// Node GUID, in host byte order.
-    pub node_guid: u64,
-    /// Maker.
-    pub vendor_id: u32,
-    /// Model, as the maker numbers it.
-    pub vendor_part_id: u32,
-    /// Number of ports.
-    pub phys_port_cnt: u8,
-    /// Longest memory region in bytes.
-    pub max_mr_size: u64,
-    /// Memory regions.
-    pub max_mr: u32,
-    /// Protection domains.
-    pub max_pd: u32,
-    /// Queue pairs.
-    pub max_qp: u32,
-    /// Work requests in one queue.
-    pub max_qp_wr: u32,
-    /// Segments in one work request other than READ.
-    pub max_sge: u32,
-    /// Segments in one READ.
-    pub max_sge_rd: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Entries in one completion queue.
-    pub max_cqe: u32,
-    /// READs and atomics that a queue pair can answer at once.
-    pub max_qp_rd_atom: u8,
-    /// READs and atomics that a queue pair can have outstanding.
-    pub max_qp_init_rd_atom: u8,
-    /// Whether atomics are offered at all.
-    pub atomics: bool,
-}
-
-impl DeviceAttr {
-    fn query(dev: &Opened) -> Result<DeviceAttr, Error> {
-        let mut a = ibv_device_attr::default();
-        // SAFETY: the context is open and `a` is writable.
-        errno::check(unsafe { (dev.api.ibv_query_device)(dev.raw(), &mut a) })
-            .map_err(|e| Error::verb("ibv_query_device", e))?;
-        let count = |n: i32| u32::try_from(n).unwrap_or(0);
-        let small = |n: i32| u8::try_from(n.clamp(0, 255)).unwrap_or(0);
-        // Some devices put no terminator into a field that they fill.
-        if let Some(last) = a.fw_ver.last_mut() {
-            *last = 0;
-        }
-        // SAFETY: terminated above.
-        let fw_ver = unsafe { CStr::from_ptr(a.fw_ver.as_ptr()) }
-            .to_string_lossy()
-            .into_owned();
-        Ok(DeviceAttr {
-            fw_ver,
-            node_guid: u64::from_be(a.node_guid),
-            vendor_id: a.vendor_id,
-            vendor_part_id: a.vendor_part_id,
-            phys_port_cnt: a.phys_port_cnt,
-            max_mr_size: a.max_mr_size,
-            max_mr: count(a.max_mr),
-            max_pd: count(a.max_pd),
-            max_qp: count(a.max_qp),
-            max_qp_wr: count(a.max_qp_wr),
-            max_sge: count(a.max_sge),
-            max_sge_rd: count(a.max_sge_rd),
-            max_cq: count(a.max_cq),
-            max_cqe: count(a.max_cqe),
-            max_qp_rd_atom: small(a.max_qp_rd_atom),
-            max_qp_init_rd_atom: small(a.max_qp_init_rd_atom),
-            atomics: a.atomic_cap != ibverbs_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
-        })
     }
 }

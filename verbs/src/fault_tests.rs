@@ -544,3 +544,29 @@ fn a_device_without_atomics_is_asked_for_none() {
     assert_eq!(e.kind(), PostErrorKind::NoAtomics);
     assert_eq!(&e.into_inner()[..], [7; 8]);
 }
+
+unsafe extern "C" fn a_partition(
+    _: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if fails() {
+        set_errno(libc::EIO);
+        return -1;
+    }
+    assert_eq!((port, index), (1, 0));
+    // SAFETY: the caller's result.
+    unsafe { *pkey = 0x8001u16.to_be() };
+    0
+}
+
+#[test]
+fn partition_keys_are_in_host_byte_order() {
+    let ctx = open(|api| api.ibv_query_pkey = a_partition);
+    fail_after(1);
+    assert_eq!(ctx.pkey_table(1).unwrap(), [0x8001]);
+    let e = ctx.pkey_table(1).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    assert!(e.to_string().contains("index 0"), "{e}");
+}

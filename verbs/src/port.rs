@@ -7,7 +7,7 @@ use ibverbs_sys::{ibv_mtu, ibv_port_attr, ibv_port_state};
 use crate::context::Opened;
 use crate::errno;
 use crate::gid;
-use crate::{Error, Gid, OpenError};
+use crate::{Error, Gid, OpenError, PortAttr};
 
 /// Largest payload of a packet on the path.
 #[doc(alias = "ibv_mtu")]
@@ -49,7 +49,7 @@ impl Mtu {
     }
 
     /// Unknown codes are larger ones of the future: the largest known is safe to use.
-    fn from_sys(mtu: ibv_mtu) -> Mtu {
+    pub(crate) fn from_sys(mtu: ibv_mtu) -> Mtu {
         Mtu::from_code(u8::try_from(mtu.0).unwrap_or(0)).unwrap_or(if mtu.0 > 5 {
             Mtu::B4096
         } else {
@@ -86,7 +86,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    fn from_sys(state: ibv_port_state) -> PortState {
+    pub(crate) fn from_sys(state: ibv_port_state) -> PortState {
         match state {
             ibv_port_state::IBV_PORT_NOP => PortState::NoState,
             ibv_port_state::IBV_PORT_DOWN => PortState::Down,
@@ -126,7 +126,7 @@ pub enum LinkLayer {
 }
 
 impl LinkLayer {
-    fn from_sys(layer: u8) -> LinkLayer {
+    pub(crate) fn from_sys(layer: u8) -> LinkLayer {
         match u32::from(layer) {
             l if l == ibverbs_sys::IBV_LINK_LAYER_ETHERNET.0 => LinkLayer::Ethernet,
             l if l == ibverbs_sys::IBV_LINK_LAYER_INFINIBAND.0 => LinkLayer::InfiniBand,
@@ -142,61 +142,6 @@ impl fmt::Display for LinkLayer {
             LinkLayer::Ethernet => "Ethernet",
             LinkLayer::Unspecified => "unspecified",
         })
-    }
-}
-
-/// Attributes of a port.
-///
-/// Source: `ibv_query_port(3)`.
-#[doc(alias = "ibv_port_attr")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PortAttr {
-    /// Number, from 1.
-    pub port_num: u8,
-    /// Whether it can carry traffic.
-    pub state: PortState,
-    /// Largest MTU it could have.
-    pub max_mtu: Mtu,
-    /// MTU it has.
-    pub active_mtu: Mtu,
-    /// Entries of the GID table, empty ones included.
-    pub gid_tbl_len: u32,
-    /// Longest message in bytes.
-    pub max_msg_sz: u32,
-    /// Local identifier; 0 for Ethernet.
-    pub lid: u16,
-    /// What it speaks.
-    pub link_layer: LinkLayer,
-    /// Lanes of the link, as coded in verbs.h.
-    pub active_width: u8,
-    /// Speed of a lane, as coded in verbs.h.
-    pub active_speed: u8,
-}
-
-impl PortAttr {
-    pub(crate) fn from_sys(port_num: u8, a: &ibv_port_attr) -> PortAttr {
-        PortAttr {
-            port_num,
-            state: PortState::from_sys(a.state),
-            max_mtu: Mtu::from_sys(a.max_mtu),
-            active_mtu: Mtu::from_sys(a.active_mtu),
-            gid_tbl_len: u32::try_from(a.gid_tbl_len).unwrap_or(0),
-            max_msg_sz: a.max_msg_sz,
-            lid: a.lid,
-            link_layer: LinkLayer::from_sys(a.link_layer),
-            active_width: a.active_width,
-            active_speed: a.active_speed,
-        }
-    }
-
-    /// Whether it can carry traffic.
-    pub fn is_active(&self) -> bool {
-        matches!(self.state, PortState::Active | PortState::ActiveDefer)
-    }
-
-    pub(crate) fn is_ethernet(&self) -> bool {
-        self.link_layer == LinkLayer::Ethernet
     }
 }
 

@@ -44,10 +44,24 @@ fn ports_and_gids_can_be_looked_at() {
             .to_string()
             .contains("1 to 1")
     );
+    assert_eq!(port.phys_state, verbs::PhysState::LinkUp);
+    assert_eq!((port.lanes(), port.lane_mbit()), (Some(1), Some(2500)));
+    assert_eq!(ctx.pkey_table(1).unwrap(), [0xffff]);
+    assert!(ctx.pkey_table(2).is_err());
+    let device = ctx.query_device();
+    assert_eq!(
+        (device.atomic_cap, device.atomics),
+        (verbs::AtomicCap::Device, true)
+    );
+    assert_eq!((device.max_pkeys, port.pkey_tbl_len), (1, 1));
+    assert_eq!(device.sys_image_guid, device.node_guid);
     let gids = ctx.gid_table(1);
     assert!(gids[0].index == 0 && gids[0].gid.is_link_local());
     assert!(gids[1].index == 1 && gids[1].gid.to_ipv4().is_some());
     assert_eq!(gids[1].kind, GidKind::RoceV2);
+    assert_eq!(gids[1].netdev, None, "soft0 has no network interface");
+    let why = &ctx.port().reason;
+    assert!(why.contains("is the best of 2"), "{why}");
     assert!(ctx.gid_table(9).is_empty());
 }
 
