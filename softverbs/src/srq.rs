@@ -14,9 +14,7 @@ use crate::qp::{Caps, QpCore};
 use crate::recv::Entries;
 use claims::{Claims, Place};
 use core::ffi::c_void;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
-};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use ibverbs_sys::{ibv_event_type, ibv_recv_wr};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -241,12 +239,9 @@ impl SrqCore {
 
     /// After a post: gives notice to initiators that wait.
     fn ring_parked(&self) {
-        // Who parks says so, runs a barrier and looks again; as in the private receive queue.
-        if self.process.fenced() {
-            fence(Ordering::SeqCst);
-        } else {
-            compiler_fence(Ordering::SeqCst);
-        }
+        // Who parks says so, runs a barrier and looks again; as in the private receive queue, but of all who may park here
+        // some might have no barrier to run.
+        fence(Ordering::SeqCst);
         if self.claims.unpark() {
             self.ring_members();
         }

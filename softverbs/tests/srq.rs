@@ -374,6 +374,82 @@ fn reset_drops_what_it_took() {
     }
 }
 
+/// One queue pair is sent more than its lane holds, and nobody polls: the rest waits for polls, not for receives, and arrives.
+#[test]
+fn more_than_a_lane_holds() {
+    const COUNT: u64 = 3000;
+    let dev = Dev::open();
+    let srq = Srq::new(&dev, COUNT as u32, 1);
+    let o = Options {
+        depth: COUNT as u32,
+        timeout: 1,
+        retry_cnt: 0,
+        rnr_retry: 0,
+        ..Options::default()
+    };
+    let theirs = Options {
+        cqe: 4096,
+        ..srq.options()
+    };
+    let (a, b) = (End::new(&dev, &o), End::new(&dev, &theirs));
+    a.connect(b.qpn(), &o);
+    b.connect(a.qpn(), &o);
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    for i in 0..COUNT {
+        assert_eq!(srq.recv(i, &mut [mem.sge(0, 8)]), 0);
+        send(&a, i, &mem, 8, 8);
+    }
+    for i in 0..COUNT {
+        assert_eq!((b.next().wr_id, a.next().status), (i, OK));
+    }
+}
+
+/// A completion queue of receives needs room for what the shared queue holds, however many queue pairs take from it.
+#[test]
+fn a_small_completion_queue() {
+    let dev = Dev::open();
+    let srq = Srq::new(&dev, 8, 1);
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    let o = Options::default();
+    let small = Options {
+        cqe: 4,
+        ..srq.options()
+    };
+    let (a, b) = (End::new(&dev, &o), End::new(&dev, &small));
+    a.connect(b.qpn(), &o);
+    b.connect(a.qpn(), &o);
+    for i in 0..8 {
+        assert_eq!(srq.recv(i, &mut [mem.sge(0, 8)]), 0);
+    }
+    for round in 0..3 {
+        for i in 0..4 {
+            send(&a, i, &mem, 8, 8);
+            assert_eq!(a.next().status, OK, "round {round}");
+        }
+        for _ in 0..4 {
+            let wc = b.next();
+            assert_eq!(
+                (wc.status, srq.recv(wc.wr_id, &mut [mem.sge(0, 8)])),
+                (OK, 0)
+            );
+        }
+    }
+    // Five unpolled are one too many.
+    for i in 0..5 {
+        send(&a, i, &mem, 8, 8);
+        assert_eq!(a.next().status, OK);
+    }
+    for _ in 0..4 {
+        assert_eq!(b.next().status, OK);
+    }
+    let mut wc = ibverbs_sys::ibv_wc::default();
+    assert_eq!(
+        unsafe { ibverbs_sys::inline::ibv_poll_cq(b.cq, 1, &mut wc) },
+        -1
+    );
+    assert_eq!(b.state(), State::IBV_QPS_ERR);
+}
+
 struct Shared<T>(T);
 unsafe impl<T> Send for Shared<T> {}
 
