@@ -216,6 +216,8 @@ impl CqCore {
             [qp] => self.poll_member(qp, out, frees),
             _ => self.poll_members(&mut members, out, frees),
         };
+        // Outside, where others who want the lock find the queue's poller mostly.
+        drop(members);
         if filled == 0 {
             // Whoever polls an empty queue spins: tell the core (15 to 35 % of a round trip).
             core::hint::spin_loop();

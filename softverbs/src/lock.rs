@@ -5,12 +5,14 @@
 //! plain store too: a locked instruction waits until the store buffer is empty, which holds the very lines a peer is
 //! waiting for.
 //!
-//! So a lock can have an *owner*. The owner sets `owned`, and then looks whether it is still the owner; whoever else wants the
-//! lock takes `held` by compare-and-swap, takes ownership away, runs a barrier that every thread of the process passes
-//! (membarrier(2)), and then waits until `owned` is clear. Either the owner sees that it is not the owner any more, or it is
+//! So a lock can have an *owner*. The owner sets its `inside` flag, and then looks whether it is still the owner; whoever else wants
+//! the lock takes `held` by compare-and-swap, takes ownership away, runs a barrier that every thread of the process passes
+//! (membarrier(2)), and then waits until that flag is clear. Either the owner sees that it is not the owner any more, or it is
 //! seen. Ownership is given only by and to a thread that has `held`, and given again some time after it was taken away.
+//! Each thread that ever was an owner has a flag of its own for good: one that comes too late, and takes its flag back, must
+//! not take back its successor's. There are a few flags; when they are used up, other threads do not become owners.
 //!
-//! Invariant: the value is used by whoever has `held` while no other thread is the owner, or by the owner with `owned` set.
+//! Invariant: the value is used by whoever has `held` while no other thread is the owner, or by the owner with its flag set.
 //!
 //! Waiters spin briefly and then give the processor away, so a preempted holder gets on also when cores are short.
 
@@ -24,15 +26,23 @@ const SPINS: u32 = 64;
 /// Spins and yields before it sleeps.
 const YIELDS: u32 = SPINS + 500;
 
+/// How often [`Lock::pass`] looks whether the owner is outside.
+const GLANCES: u32 = if cfg!(loom) { 1 } else { 200 };
+
 /// `owner` of a lock that has none.
 const NOBODY: u64 = 0;
 
 /// Acquisitions before ownership is given again, after the first time that it was taken away; doubled each time.
-const PROBATION: u32 = 64;
+const PROBATION: u32 = if cfg!(loom) { 0 } else { 64 };
+
+/// Threads that can become owners of one lock; a power of two.
+const OWNERS: usize = 4;
+const OWNER_BITS: u32 = OWNERS.trailing_zeros();
 
 pub(crate) struct Lock<T> {
+    /// The owner's thread, and in the lowest bits which flag it has.
     owner: AtomicU64,
-    owned: AtomicBool,
+    inside: [AtomicBool; OWNERS],
     held: AtomicBool,
     /// Used with `held` only.
     history: UnsafeCell<History>,
@@ -45,6 +55,8 @@ struct History {
     revoked: u32,
     /// Acquisitions until it is given again.
     probation: u32,
+    /// The threads that the flags belong to.
+    threads: [u64; OWNERS],
 }
 
 // SAFETY: the value is reached only by whoever holds the lock, one thread at a time (module invariant).
@@ -56,7 +68,7 @@ impl<T> Lock<T> {
     pub fn new(value: T) -> Lock<T> {
         Lock {
             owner: AtomicU64::new(NOBODY),
-            owned: AtomicBool::new(false),
+            inside: [(); OWNERS].map(|()| AtomicBool::new(false)),
             held: AtomicBool::new(false),
             history: UnsafeCell::default(),
             value: UnsafeCell::new(value),
@@ -92,44 +104,63 @@ impl<T> Lock<T> {
         if !self.try_hold() {
             return None;
         }
+        let holding = self.holding();
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != NOBODY && self.flag(owner).load(Ordering::Relaxed) {
+            return None;
+        }
         self.disown();
-        Some(self.holding())
+        Some(holding)
+    }
+
+    /// The flag of an owner.
+    #[inline]
+    fn flag(&self, owner: u64) -> &AtomicBool {
+        &self.inside[owner as usize % OWNERS]
     }
 
     /// Returns once nobody holds the lock who held it when it was called; later holders see what the caller wrote before.
-    /// Leaves ownership alone. `fenced`: a barrier has run since the caller wrote.
+    /// Leaves ownership alone, unless the owner is hardly ever outside. `fenced`: a barrier has run since the caller wrote.
     pub fn pass(&self, fenced: &mut bool) {
-        if self.owner.load(Ordering::Relaxed) == this_thread() {
+        if self.owner.load(Ordering::Relaxed) >> OWNER_BITS == this_thread() {
             return;
         }
         self.hold();
-        if self.owner.load(Ordering::Relaxed) != NOBODY {
+        let holding = self.holding();
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != NOBODY {
             if !*fenced {
                 heavy_fence();
                 *fenced = true;
             }
-            self.wait_for_owner();
+            // To see it outside once is enough.
+            let flag = self.flag(owner);
+            let outside = (0..GLANCES).any(|_| {
+                core::hint::spin_loop();
+                !flag.load(Ordering::Acquire)
+            });
+            if !outside {
+                self.revoke(owner);
+            }
         }
-        drop(self.holding());
+        drop(holding);
     }
 
     /// The owner's way.
     #[inline]
     fn lock_owned(&self) -> Option<Guard<'_, T>> {
-        let me = this_thread();
-        if self.owner.load(Ordering::Relaxed) != me {
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner >> OWNER_BITS != this_thread() {
             return None;
         }
-        self.owned.store(true, Ordering::Relaxed);
+        let flag = self.flag(owner);
+        flag.store(true, Ordering::Relaxed);
         light_fence();
-        if self.owner.load(Ordering::Relaxed) != me {
-            self.owned.store(false, Ordering::Release);
+        if self.owner.load(Ordering::Relaxed) != owner {
+            flag.store(false, Ordering::Release);
             return None;
         }
-        Some(Guard {
-            lock: self,
-            flag: &self.owned,
-        })
+        Some(Guard { lock: self, flag })
     }
 
     /// The way of a thread that may become the owner.
@@ -141,7 +172,11 @@ impl<T> Lock<T> {
             // SAFETY: we have `held`.
             let history = unsafe { &mut *self.history.get() };
             match history.probation {
-                0 => self.owner.store(this_thread(), Ordering::Relaxed),
+                0 => {
+                    if let Some(owner) = history.owner(this_thread()) {
+                        self.owner.store(owner, Ordering::Relaxed);
+                    }
+                }
                 _ => history.probation -= 1,
             }
         }
@@ -174,26 +209,35 @@ impl<T> Lock<T> {
     /// With `held`: takes ownership away from whoever has it.
     #[inline]
     fn disown(&self) {
-        if self.owner.load(Ordering::Relaxed) != NOBODY {
-            self.revoke();
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != NOBODY {
+            self.revoke(owner);
         }
     }
 
+    /// With `held`: takes ownership away from this owner.
     #[cold]
-    fn revoke(&self) {
+    fn revoke(&self, owner: u64) {
         self.owner.store(NOBODY, Ordering::Relaxed);
         heavy_fence();
-        self.wait_for_owner();
+        let flag = self.flag(owner);
+        if flag.load(Ordering::Acquire) {
+            wait_while(flag);
+        }
         // SAFETY: we have `held`.
         let history = unsafe { &mut *self.history.get() };
         history.probation = PROBATION << history.revoked.min(16);
         history.revoked += 1;
     }
+}
 
-    fn wait_for_owner(&self) {
-        if self.owned.load(Ordering::Acquire) {
-            wait_while(&self.owned);
-        }
+impl History {
+    /// The owner's word for a thread, if it has a flag or one is left.
+    fn owner(&mut self, thread: u64) -> Option<u64> {
+        let free = |t: &u64| *t == thread || *t == NOBODY;
+        let slot = self.threads.iter().position(free)?;
+        self.threads[slot] = thread;
+        Some(thread << OWNER_BITS | slot as u64)
     }
 }
 
@@ -361,7 +405,7 @@ mod tests {
         let lock = Lock::new(0);
         drop(lock.lock_often());
         let owner = lock.owner.load(Ordering::Relaxed);
-        assert_eq!(owner, this_thread());
+        assert_eq!(owner >> OWNER_BITS, this_thread());
         std::thread::scope(|s| {
             s.spawn(|| lock.pass(&mut false));
         });
@@ -378,18 +422,64 @@ mod tests {
         assert_eq!(lock.owner.load(Ordering::Relaxed), owner);
     }
 
+    #[cfg(not(loom))]
+    #[test]
+    fn a_thread_has_one_flag_for_good_and_there_are_only_so_many() {
+        let mut history = History::default();
+        let words: Vec<_> = (1..=6).map(|thread| history.owner(thread * 8)).collect();
+        assert_eq!(&words[4..], [None, None]);
+        for (at, word) in words[..OWNERS].iter().enumerate() {
+            assert_eq!(*word, Some(((at as u64 + 1) * 8) << OWNER_BITS | at as u64));
+            assert_eq!(history.owner((at as u64 + 1) * 8), *word);
+        }
+    }
+
+    #[cfg(loom)]
+    fn model(f: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(f);
+    }
+
+    /// A value that must not be used twice at the same time.
+    #[cfg(loom)]
+    fn use_it(value: &loom::cell::UnsafeCell<u32>) {
+        value.with_mut(|v| {
+            // SAFETY: loom finds any other use at the same time.
+            unsafe { *v += 1 }
+        });
+    }
+
     /// One thread that locks often, and one that locks once.
     #[cfg(loom)]
     #[test]
     fn loom_lock() {
-        loom::model(|| {
-            let lock = Arc::new(Lock::new(0));
+        model(|| {
+            let lock = Arc::new(Lock::new(loom::cell::UnsafeCell::new(0)));
             let theirs = lock.clone();
-            let thread = loom::thread::spawn(move || *theirs.lock() += 1);
-            *lock.lock_often() += 1;
-            *lock.lock_often() += 1;
+            let thread = loom::thread::spawn(move || use_it(&theirs.lock()));
+            use_it(&lock.lock_often());
+            use_it(&lock.lock_often());
             thread.join().unwrap();
-            assert_eq!(*lock.lock(), 3);
+            assert_eq!(lock.lock().with(|v| unsafe { *v }), 3);
+        });
+    }
+
+    /// Two threads that both lock often, so that each takes ownership from the other.
+    #[cfg(loom)]
+    #[test]
+    fn loom_lock_two_owners() {
+        model(|| {
+            let lock = Arc::new(Lock::new(loom::cell::UnsafeCell::new(0)));
+            let theirs = lock.clone();
+            let thread = loom::thread::spawn(move || {
+                use_it(&theirs.lock_often());
+                use_it(&theirs.lock_often());
+            });
+            use_it(&lock.lock_often());
+            use_it(&lock.lock_often());
+            thread.join().unwrap();
+            assert_eq!(lock.lock().with(|v| unsafe { *v }), 4);
         });
     }
 
@@ -397,7 +487,7 @@ mod tests {
     #[cfg(loom)]
     #[test]
     fn loom_lock_pass() {
-        loom::model(|| {
+        model(|| {
             let lock = Arc::new(Lock::new(()));
             let shared = Arc::new((AtomicBool::new(true), AtomicBool::new(false)));
             let (theirs, in_use) = (lock.clone(), shared.clone());

@@ -331,6 +331,12 @@ impl QpCore {
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
         let reads = u32::from(attr.max_dest_rd_atomic);
         advert.reads.store(reads, Ordering::Relaxed);
+        if peer.is_none() {
+            // The lane before was taken back; nobody else may take it for this one's.
+            advert.peer_pid.store(0, Ordering::Relaxed);
+            advert.peer_start.store(0, Ordering::Relaxed);
+            advert.lane_generation.store(0, Ordering::Release);
+        }
         if let Some(peer) = &peer {
             let depth = match &self.srq {
                 Some(srq) => srq.max_wr.min(SHARED_LANE),

@@ -5,6 +5,7 @@
 
 use super::{INLINE, SOLICITED};
 use crate::copy;
+use crate::device::MAX_MSG;
 use crate::faults;
 use crate::lane::{self, Entry, Kind, Payload};
 use crate::link::{Link, answers, wake};
@@ -41,7 +42,7 @@ pub(crate) unsafe fn execute_quickly(
     // SAFETY: the request has one segment.
     let sge = unsafe { &*wr.sg_list };
     let len = u64::from(sge.length);
-    if len == 0 {
+    if len == 0 || len > MAX_MSG {
         return None;
     }
     let from = if wr.send_flags & INLINE != 0 {
