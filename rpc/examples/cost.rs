@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .request(request)
         .reply(reply)
         .pool(&pd, &pool)
-        .connect(&server.local_addr().to_string())?;
+        .connect(server.local_addr())?;
     let message = [1; 64];
     let begin = Instant::now();
     for _ in 0..count {
