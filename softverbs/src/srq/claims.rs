@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// Bits of a slot number.
-const SLOT_BITS: u32 = 16;
+pub(super) const SLOT_BITS: u32 = 16;
 /// In a claim word: not free any more.
 const CLAIMED: u64 = 1 << 15;
 
@@ -124,6 +124,8 @@ impl Claims {
     /// Claims the first entry that is free, of those at the positions up to `posted`, for queue pair `qp` of the owner's.
     pub fn claim(&self, ring: &[AtomicU32], posted: u64, qp: usize) -> Option<Place> {
         let hint = &self.head().hint.0;
+        // Nobody posts more in a lifetime; a peer may say anything.
+        let posted = posted.min(u64::MAX >> SLOT_BITS);
         // Free ones are as many as the ring is long at most.
         let first = (posted + 1).saturating_sub(ring.len() as u64).max(1);
         let from = hint.load(Ordering::Relaxed).clamp(first, posted + 1);
@@ -248,7 +250,7 @@ mod tests {
     proptest::proptest! {
         /// Whatever a peer writes, nothing is claimed that is not there.
         #[test]
-        fn rubbish_is_survived(words: [u64; 4], numbers: [u32; 4], hint: u64, posted in 0u64..100) {
+        fn rubbish_is_survived(words: [u64; 4], numbers: [u32; 4], hint: u64, posted in prop_oneof![0u64..100, any::<u64>(), Just(u64::MAX)]) {
             let ring: Vec<_> = numbers.into_iter().map(AtomicU32::new).collect();
             let claims = Claims::create(2).unwrap();
             claims.head().hint.0.store(hint, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The initiator's side of a shared receive queue.
 
-use super::claims::{Claims, Place};
+use super::claims::{Claims, Place, SLOT_BITS};
 use crate::layout::SrqAdvert;
 use crate::peer::Peer;
 use crate::segment::Shared;
@@ -24,6 +24,9 @@ impl SharedQueue {
     pub fn attach(peer: &Peer, index: u32, qp: usize) -> Option<SharedQueue> {
         let advert = peer.segment.share(|s| s.srq(index as usize));
         let order = advert.order.load(Ordering::Relaxed);
+        if order > SLOT_BITS {
+            return None;
+        }
         Some(SharedQueue {
             claims: peer.claims(index, order)?,
             ring_off: advert.ring_off.load(Ordering::Relaxed),

@@ -198,7 +198,7 @@ fn a_wrong_key_in_a_receive_breaks_both_ends() {
 }
 
 /// InfiniBand Architecture Specification 1, 11.6.2: the receive that such a write would have used ends with a local access
-/// error. Soft-RoCE calls it a remote one, and `soft0` flushes it like the others.
+/// error. Soft-RoCE calls it a remote one, and so does `soft0`.
 #[test]
 fn a_refused_write_with_immediate_data_is_told_to_its_receive() {
     let (mut a, mut b) = pair();
@@ -215,7 +215,7 @@ fn a_refused_write_with_immediate_data_is_told_to_its_receive() {
         .unwrap();
     assert_eq!(a.sent().err(), Some(Is::REM_ACCESS_ERR));
     let there = match b.side.ctx.kind() {
-        DeviceKind::Soft => Is::WR_FLUSH_ERR,
+        DeviceKind::Soft => Is::REM_ACCESS_ERR,
         DeviceKind::Hardware => b.side.says(Is::LOC_ACCESS_ERR, Is::REM_ACCESS_ERR),
     };
     assert_eq!(b.ends(0, 2).1, [there, Is::WR_FLUSH_ERR]);
