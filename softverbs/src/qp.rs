@@ -402,12 +402,15 @@ impl QpCore {
     fn detach(&self) -> io::Result<()> {
         let advert = self.advert();
         advert.state.store(State::Reset as u32, Ordering::Release);
-        advert.peer_qpn.store(0, Ordering::Release);
+        let connected_to = advert.peer_qpn.swap(0, Ordering::AcqRel);
         let producing = self.producing();
         let quiet = quiet::barrier(self.process)
             .and_then(|()| producing.map_or(Ok(()), |p| p.wait(|_| true)));
         if quiet.is_err() {
             self.fail();
+            // It goes on in the error state, and its peer is to know that, also if it was there before.
+            advert.peer_qpn.store(connected_to, Ordering::Release);
+            advert.state.store(State::Err as u32, Ordering::Release);
             return quiet;
         }
         // From here on only this process touches it.
