@@ -41,7 +41,7 @@ pub enum Step {
     Checked,
     /// The hazard word is set: the peer waits for us before it gives memory back.
     Hazard,
-    /// The bytes have moved (half of them for a SEND or WRITE of more than 8), nobody knows.
+    /// The bytes have moved, nobody knows.
     Copied,
     /// The peer's lane has the entry.
     Told,

@@ -199,7 +199,8 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// To be read once.
+    /// Reads the slot each time, which the peer may have changed meanwhile: only one reading may decide anything, others are for
+    /// looking ahead.
     #[inline]
     pub fn payload(&self) -> Payload {
         match self.flags & (PAYLOAD_IN_ENTRY | PAYLOAD_BESIDE | WRITTEN) {

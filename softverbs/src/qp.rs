@@ -181,11 +181,6 @@ impl QpCore {
         State::from_u32(self.state.load(Ordering::Acquire)).unwrap_or(State::Err)
     }
 
-    #[inline]
-    pub fn advert(&self) -> &'static QpAdvert {
-        self.own
-    }
-
     /// A transition, unless the queue pair has failed meanwhile.
     fn set_state(&self, from: State, to: State) -> Result<(), i32> {
         let (old, new) = (from as u32, to as u32);
@@ -193,7 +188,7 @@ impl QpCore {
             .state
             .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
         swapped.map_err(|_| libc::EINVAL)?;
-        let advert = &self.advert().state;
+        let advert = &self.own.state;
         advert.store(new, Ordering::Release);
         if self.state() == State::Err {
             // It failed just now; whoever did that may have advertised it before us.
@@ -219,9 +214,8 @@ impl QpCore {
             let fatal = theirs.word.0.fatal.load(Ordering::Acquire);
             // Of this very lane, by this very queue pair: the entry may be another's by now.
             fatal != 0
-                && fatal == self.advert().lane_generation.load(Ordering::Relaxed)
-                && theirs.qpn.load(Ordering::Relaxed)
-                    == self.advert().peer_qpn.load(Ordering::Relaxed)
+                && fatal == self.own.lane_generation.load(Ordering::Relaxed)
+                && theirs.qpn.load(Ordering::Relaxed) == self.own.peer_qpn.load(Ordering::Relaxed)
         })
     }
 
@@ -240,9 +234,7 @@ impl QpCore {
         if before == State::Err as u32 {
             return;
         }
-        self.advert()
-            .state
-            .store(State::Err as u32, Ordering::Release);
+        self.own.state.store(State::Err as u32, Ordering::Release);
         self.attention.store(true, Ordering::Release);
         self.send_cq.wake_own(true);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
@@ -313,7 +305,7 @@ impl QpCore {
     }
 
     fn advertise_rights(&self, attr: &ibv_qp_attr) {
-        let advert = self.advert();
+        let advert = self.own;
         let timer = u32::from(attr.min_rnr_timer);
         advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
         advert.min_rnr_timer.store(timer, Ordering::Relaxed);
@@ -326,7 +318,7 @@ impl QpCore {
             .process
             .peer_of(attr.dest_qp_num)
             .map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
-        let advert = self.advert();
+        let advert = self.own;
         advert.rq_psn.store(attr.rq_psn, Ordering::Relaxed);
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);
         let reads = u32::from(attr.max_dest_rd_atomic);
@@ -400,7 +392,7 @@ impl QpCore {
     /// Cuts the queue pair off: no peer touches it any more, everything posted is dropped silently, the lane is given back.
     /// If a peer in the middle of its work does not get on, the queue pair fails, and the call can be repeated.
     fn detach(&self) -> io::Result<()> {
-        let advert = self.advert();
+        let advert = self.own;
         advert.state.store(State::Reset as u32, Ordering::Release);
         let connected_to = advert.peer_qpn.swap(0, Ordering::AcqRel);
         let producing = self.producing();
@@ -455,7 +447,7 @@ impl QpCore {
         if let Some(srq) = &self.srq {
             srq.remove(self);
         }
-        let advert = self.advert();
+        let advert = self.own;
         advert.qpn.store(0, Ordering::Release);
         self.process.give_recv(self.entries.off, self.entries.len);
         self.process.give_qp(self.index);

@@ -224,6 +224,7 @@ impl SendQueue {
         self.head += 1;
     }
 
+    #[inline]
     fn complete(&self, qp: &QpCore, id: Id, status: ibv_wc_status, len: u32) {
         let Id {
             index,
@@ -393,6 +394,10 @@ pub(crate) unsafe fn post_send(
 }
 
 /// The short way of a request, if it can take it.
+///
+/// # Safety
+///
+/// As [`post_send`], for this request.
 #[inline(always)]
 unsafe fn post_quickly(qp: &QpCore, sq: &mut SendQueue, wr: &ibv_send_wr) -> bool {
     if qp.state() != State::Rts
@@ -413,22 +418,16 @@ unsafe fn post_quickly(qp: &QpCore, sq: &mut SendQueue, wr: &ibv_send_wr) -> boo
     let index = sq.head;
     sq.head += 1;
     sq.next = sq.head;
-    if wr.send_flags & SIGNALED != 0 || qp.sig_all {
-        let done = SendDone {
-            wr_id: wr.wr_id,
+    let wanted = wr.send_flags & SIGNALED != 0 || qp.sig_all;
+    if wanted && let Some(op) = Op::from_verbs(wr.opcode) {
+        let (wr_id, flags) = (wr.wr_id, wr.send_flags);
+        let id = Id {
             index,
-            status: ibv_wc_status::IBV_WC_SUCCESS.0,
-            opcode: match wr.opcode {
-                ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                    ibv_wc_opcode::IBV_WC_SEND.0
-                }
-                _ => ibv_wc_opcode::IBV_WC_RDMA_WRITE.0,
-            },
-            byte_len: len,
+            wr_id,
+            op,
+            flags,
         };
-        // SAFETY: we hold the send queue's lock, and each slot of the queue completes once.
-        unsafe { qp.send_dones.push(done) };
-        qp.send_cq.wake_own(false);
+        sq.complete(qp, id, ibv_wc_status::IBV_WC_SUCCESS, len);
     }
     true
 }

@@ -327,11 +327,10 @@ impl QpCore {
             return None;
         }
         if kind != Kind::WriteImm {
-            let (head, _) = self.entries.get(*taken);
+            let (head, sges) = self.entries.get(*taken);
             if u64::from(entry.byte_len) > head.total.load(Ordering::Relaxed) {
                 return None;
             }
-            let (_, sges) = self.entries.get(*taken);
             if !self.place(ring, at, entry, sges, self.pd) {
                 self.receive(taken, Status::IBV_WC_LOC_PROT_ERR, wc);
                 self.fail();
