@@ -22,6 +22,10 @@ pub(crate) const GIDS: usize = 2;
 
 /// A number for this host, user and directory: processes that share it can reach one another.
 fn identity(process: &Process) -> u64 {
+    *process.identity.get_or_init(|| identify(process))
+}
+
+fn identify(process: &Process) -> u64 {
     let mut hasher = DefaultHasher::new();
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
@@ -97,6 +101,7 @@ pub(crate) fn attr(process: &Process) -> ibv_device_attr {
         max_cqe: MAX_CQE,
         max_mr: crate::layout::MAX_MR as i32 - 1,
         max_pd: i32::MAX,
+        max_ah: i32::MAX,
         max_qp_rd_atom: MAX_RD_ATOMIC as i32,
         max_res_rd_atom: (MAX_RD_ATOMIC * crate::layout::MAX_QP) as i32,
         max_qp_init_rd_atom: MAX_RD_ATOMIC as i32,

@@ -18,7 +18,7 @@ use static_assertions::{const_assert, const_assert_eq};
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
 /// Changes with any change of this file; processes of different versions do not connect.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Bits of a queue pair number that name the queue pair within its process; the ten above name the process's slot.
 pub(crate) const QPN_BITS: u32 = 14;
@@ -114,13 +114,26 @@ pub(crate) struct QpAdvert {
     /// Receive entries ever posted.
     pub posted: Line<AtomicU64>,
     // Fourth line: written now and then by the poll.
-    /// Lane entries ever consumed, published lazily.
+    /// Lane entries ever consumed, published lazily; of a mailbox, the first place that was not taken.
     pub consumed: Line<AtomicU64>,
     // Fifth and sixth: what this queue pair says as the producer of the peer's lane. They lie here, and not in the lane, so
     // that one whose lane was taken back can only write words of its own.
     /// What the producer is touching right now, 0 for nothing (see [`crate::quiet`]).
     pub hazard: Line<AtomicU64>,
     pub word: Line<ProducerWords>,
+    // Seventh: of a queue pair for datagrams, whose "lane" is a mailbox (see [`crate::datagram`]).
+    pub mail: Line<MailWords>,
+}
+
+/// What senders of datagrams look at.
+#[repr(C)]
+pub(crate) struct MailWords {
+    /// Places of the mailbox that were passed over without taking a receive.
+    pub skipped: AtomicU64,
+    /// Not 0: there are places that will be passed over, which senders must count.
+    pub left: AtomicU32,
+    /// The key that a datagram must carry.
+    pub qkey: AtomicU32,
 }
 
 /// What a producer says rarely.
@@ -248,7 +261,7 @@ pub(crate) const RECV_OFF: usize = SRQ_OFF + MAX_SRQ * size_of::<SrqAdvert>();
 pub(crate) const SEGMENT_LEN: usize = RECV_OFF + RECV_AREA;
 
 const_assert_eq!(size_of::<Header>(), 4096);
-const_assert_eq!(size_of::<QpAdvert>(), 384);
+const_assert_eq!(size_of::<QpAdvert>(), 512);
 const_assert_eq!(size_of::<MrAdvert>(), 64);
 const_assert_eq!(size_of::<ArenaAdvert>(), 64);
 const_assert_eq!(size_of::<CqAdvert>(), 64);

@@ -37,6 +37,7 @@ mod atomic;
 mod channel;
 mod copy;
 mod cq;
+mod datagram;
 mod device;
 mod events;
 mod execute;

@@ -50,15 +50,12 @@ pub(crate) struct OutLane {
     /// Where the peer's receives come from, if not from a queue of its own. Then `claimed` and `posted` say nothing: the short
     /// way finds no entry.
     pub shared: Option<SharedQueue>,
-    /// The completion queue of the peer's receives.
-    recv_cq: (u32, Shared<CqAdvert>),
+    /// Wakes whoever waits for the peer's receives.
+    bell: Bell,
     /// What `parked` says, to say it once.
     parked: u64,
     /// An arena was looked up: others may be gone by now.
     looked_up: bool,
-    /// Generation of the peer's completion queue for which we have already woken it.
-    woken: u64,
-    channel: Option<(u64, Arc<OwnedFd>)>,
     /// Arenas of the peer that this queue pair uses. A mapping stays as long as its entry is here, and entries go only
     /// between requests.
     arenas: Vec<Known>,
@@ -272,12 +269,10 @@ impl Link {
                 || qp.process.fenced(),
             advert: self.peer.segment.share(|s| s.qp(self.dest as usize)),
             own: qp.process.segment.share(|s| s.qp(qp.index())),
-            recv_cq: (recv_cq, self.peer.segment.share(|s| s.cq(recv_cq as usize))),
+            bell: Bell::new(&self.peer, recv_cq),
             shared,
             parked: 0,
             looked_up: false,
-            woken: 0,
-            channel: None,
             arenas: Vec::new(),
         });
         Some(())
@@ -287,8 +282,7 @@ impl Link {
 /// Whether the peer's queue pair takes requests.
 #[inline]
 pub(crate) fn answers(advert: &QpAdvert, dest: u32) -> bool {
-    let state = advert.state.load(Ordering::Acquire);
-    (state == State::Rtr as u32 || state == State::Rts as u32)
+    State::receives(advert.state.load(Ordering::Acquire))
         && advert.qpn.load(Ordering::Relaxed) == dest
 }
 
@@ -340,39 +334,69 @@ pub(crate) fn more_posted(out: &mut OutLane) -> bool {
 /// Wakes the peer's completion queue if it is armed, once per generation.
 #[inline]
 pub(crate) fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
-    if out.fenced {
-        fence(Ordering::SeqCst);
-    } else {
-        compiler_fence(Ordering::SeqCst);
-    }
-    let armed = out.recv_cq.1.armed.load(Ordering::Relaxed);
-    if wants(armed, solicited) && out.woken != armed >> 2 {
-        wake_cold(peer, out, armed);
-    }
+    out.bell.ring(peer, out.fenced, solicited);
 }
 
-#[cold]
-fn wake_cold(peer: &Peer, out: &mut OutLane, armed: u64) {
-    let (cq, advert) = &out.recv_cq;
-    let channel = advert.channel.load(Ordering::Relaxed);
-    let Some(index) = channel.checked_sub(1) else {
-        return;
-    };
-    let serial = peer
-        .segment
-        .channel(index as usize)
-        .serial
-        .load(Ordering::Acquire);
-    if out.channel.as_ref().is_none_or(|(have, _)| *have != serial) {
-        out.channel = peer.channel(index);
+/// The completion queue of a peer's receives, as the one who must be woken.
+pub(crate) struct Bell {
+    cq: u32,
+    advert: Shared<CqAdvert>,
+    /// Generation for which we have already woken it.
+    woken: u64,
+    channel: Option<(u64, Arc<OwnedFd>)>,
+}
+
+impl Bell {
+    /// Completion queue `cq` of the peer's.
+    pub fn new(peer: &Peer, cq: u32) -> Bell {
+        Bell {
+            cq,
+            advert: peer.segment.share(|s| s.cq(cq as usize)),
+            woken: 0,
+            channel: None,
+        }
     }
-    if let Some((_, fd)) = &out.channel {
-        let record = Record {
-            cq: *cq,
-            generation: (armed >> 2) as u32,
+
+    /// Wakes it if it is armed.
+    #[inline]
+    pub fn ring(&mut self, peer: &Peer, fenced: bool, solicited: bool) {
+        if fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+        let armed = self.advert.armed.load(Ordering::Relaxed);
+        if wants(armed, solicited) && self.woken != armed >> 2 {
+            self.wake(peer, armed);
+        }
+    }
+
+    #[cold]
+    fn wake(&mut self, peer: &Peer, armed: u64) {
+        let channel = self.advert.channel.load(Ordering::Relaxed);
+        let Some(index) = channel.checked_sub(1) else {
+            return;
         };
-        if record.send(fd) {
-            out.woken = armed >> 2;
+        let serial = peer
+            .segment
+            .channel(index as usize)
+            .serial
+            .load(Ordering::Acquire);
+        if self
+            .channel
+            .as_ref()
+            .is_none_or(|(have, _)| *have != serial)
+        {
+            self.channel = peer.channel(index);
+        }
+        if let Some((_, fd)) = &self.channel {
+            let record = Record {
+                cq: self.cq,
+                generation: (armed >> 2) as u32,
+            };
+            if record.send(fd) {
+                self.woken = armed >> 2;
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //! peer too (`own`), so that queue pairs within it use the same code; only copies go by address.
 
 use crate::atomic;
+use crate::datagram::mailbox::Mailbox;
 use crate::layout::*;
 use crate::memory::{Kind, PeerMapping, map_peer};
 use crate::os::incarnation::{Incarnation, PidFd};
@@ -66,6 +67,7 @@ pub(crate) struct Peer {
     lanes: Mutex<HashMap<FileId, Arc<ControlFile>>>,
     channels: Mutex<HashMap<u32, Opened>>,
     claims: Mutex<HashMap<u32, OpenedClaims>>,
+    mailboxes: Mutex<HashMap<u32, (u64, Arc<Mailbox>)>>,
     kick: Mutex<Option<OwnedFd>>,
     lock_page: Mutex<Option<Arc<LockPage>>>,
     made: Mutex<Vec<MadeFile>>,
@@ -91,6 +93,7 @@ impl Peer {
             lanes: Mutex::default(),
             channels: Mutex::default(),
             claims: Mutex::default(),
+            mailboxes: Mutex::default(),
             kick: Mutex::default(),
             lock_page: Mutex::default(),
             made: Mutex::default(),
@@ -258,6 +261,28 @@ impl Peer {
         let fd = pull(self.incarnation, fd, id, Access::ReadWrite).ok()?;
         let found = Arc::new(Claims::attach(fd, order).ok()?);
         claims.insert(index, (serial, found.clone()));
+        Some(found)
+    }
+
+    /// The mailbox that the peer's queue pair `index` has had since `generation`.
+    pub fn mailbox(&self, index: u32, generation: u64) -> Option<Arc<Mailbox>> {
+        let advert = self.segment.qp(index as usize);
+        let mut mailboxes = self.mailboxes.lock();
+        if let Some((have, found)) = mailboxes.get(&index)
+            && *have == generation
+        {
+            return Some(found.clone());
+        }
+        let current = |i: u32| &self.segment.qp(i as usize).lane_generation;
+        mailboxes.retain(|&i, (have, _)| current(i).load(Ordering::Acquire) == *have);
+        let order = advert.lane_order.load(Ordering::Relaxed);
+        let (fd, id) = advertised(&advert.lane_file);
+        if generation == 0 || advert.lane_generation.load(Ordering::Acquire) != generation {
+            return None;
+        }
+        let fd = pull(self.incarnation, fd, id, Access::ReadWrite).ok()?;
+        let found = Arc::new(Mailbox::attach(fd, order).ok()?);
+        mailboxes.insert(index, (generation, found.clone()));
         Some(found)
     }
 

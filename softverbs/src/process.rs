@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 struct ArenaEntry {
     index: usize,
@@ -50,6 +50,8 @@ pub(crate) struct Process {
     arenas: Mutex<HashMap<u64, ArenaEntry>>,
     recv_area: Mutex<Ranges>,
     pub watcher: Watcher,
+    /// See [`crate::device`].
+    pub identity: OnceLock<u64>,
 }
 
 /// Leaves no slot file behind at an orderly end; that of a killed process is removed by the next one to start.
@@ -155,6 +157,7 @@ impl Process {
             arenas: Mutex::default(),
             recv_area: Mutex::new(Ranges::new(RECV_AREA - RECV_STRIDE_MAX)),
             watcher: Watcher::new(kick_read, kick_write),
+            identity: OnceLock::new(),
         })
     }
 

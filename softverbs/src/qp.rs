@@ -5,6 +5,7 @@
 
 use crate::asynch::Helper;
 use crate::cq::CqCore;
+use crate::datagram::Inbox;
 use crate::lane;
 use crate::layout::QpAdvert;
 use crate::link::Link;
@@ -30,6 +31,12 @@ use std::sync::{Arc, Weak};
 
 /// Lanes ever made by this process.
 static LANES: AtomicU64 = AtomicU64::new(1);
+
+/// A name for a lane, or a mailbox. Unique among processes too, as the peer says it back.
+fn new_lane(process: &Process) -> u64 {
+    let lane = LANES.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff;
+    u64::from(process.me.pid) << 32 | lane
+}
 
 /// Entries of a lane into a shared receive queue, which many queue pairs have, at most.
 const SHARED_LANE: usize = 1024;
@@ -81,6 +88,8 @@ pub(crate) struct QpCore {
     pub attention: AtomicBool,
     /// In the error state, but a peer is in the middle of a copy: the watcher waits for it.
     pub unquiet: AtomicBool,
+    /// Somebody is at work on the next place of the mailbox: the watcher looks when that has ended.
+    pub mail_blocked: AtomicBool,
     pub entries: Entries,
     /// Who may be at work on receives, if anybody is connected.
     producing: Mutex<Option<Producing>>,
@@ -157,6 +166,7 @@ impl QpCore {
             attr: Mutex::new(ibv_qp_attr::default()),
             attention: AtomicBool::new(false),
             unquiet: AtomicBool::new(false),
+            mail_blocked: AtomicBool::new(false),
             entries,
             producing: Mutex::default(),
             arrivals: UnsafeCell::default(),
@@ -248,10 +258,26 @@ impl QpCore {
         }
     }
 
+    /// After a send that has failed: an unreliable service goes on receiving, a reliable one has failed altogether
+    /// (IBTA 10.3.1.6; Linux's rxe knows only the latter).
+    pub fn fail_sends(&self) {
+        if self.service == Service::Rc {
+            return self.fail();
+        }
+        for from in [State::Rts, State::Sqd] {
+            if self.set_state(from, State::Sqe).is_ok() {
+                self.attention.store(true, Ordering::Release);
+                self.send_cq.wake_own(true);
+                return;
+            }
+        }
+    }
+
     /// `ibv_query_qp`.
     pub fn query(&self) -> ibv_qp_attr {
         self.take_in_fatal();
         let mut attr = *self.attr.lock();
+        attr.sq_draining = self.send.lock().is_draining().into();
         attr.qp_state = ibv_qp_state(self.state() as u32);
         attr.cur_qp_state = attr.qp_state;
         attr
@@ -259,7 +285,7 @@ impl QpCore {
 
     fn take_in_fatal(&self) {
         let _send = self.send.lock();
-        if self.peer_says_fatal() && matches!(self.state(), State::Rtr | State::Rts) {
+        if self.peer_says_fatal() && State::receives(self.state() as u32) {
             self.fail();
         }
     }
@@ -290,17 +316,53 @@ impl QpCore {
             State::Err => self.fail(),
             State::Rtr if from == State::Init => {
                 self.advertise_rights(&next);
-                self.ready_to_receive(&next)?;
+                match self.service {
+                    Service::Ud => self.ready_for_datagrams()?,
+                    _ => self.ready_to_receive(&next)?,
+                }
+            }
+            State::Sqd if from == State::Rts => {
+                let notify = mask & Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0 != 0;
+                self.drain(notify && new.en_sqd_async_notify != 0)?;
             }
             _ => {
                 self.advertise_rights(&next);
-                if from == State::Rtr && to == State::Rts {
-                    self.send.lock().configure(&next);
-                }
-                self.set_state(from, to)?;
+                self.set_sending(from, to, &next)?;
             }
         }
         *attr = next;
+        Ok(())
+    }
+
+    /// A transition that the send queue takes part in.
+    fn set_sending(
+        self: &Arc<Self>,
+        from: State,
+        to: State,
+        attr: &ibv_qp_attr,
+    ) -> Result<(), i32> {
+        let mut send = self.send.lock();
+        // What is under way has the old attributes, so nothing may be (as rxe has it).
+        if from == State::Sqd && send.is_draining() {
+            return Err(libc::EINVAL);
+        }
+        if from == State::Rtr && to == State::Rts || from == State::Sqd {
+            send.configure(attr);
+        }
+        self.set_state(from, to)?;
+        if from == State::Sqd && to == State::Rts {
+            send.resume();
+            self.attend_locked(&mut send);
+        }
+        Ok(())
+    }
+
+    /// RTS to SQD: what was posted is still executed, what is posted from now on waits.
+    fn drain(self: &Arc<Self>, notify: bool) -> Result<(), i32> {
+        let mut send = self.send.lock();
+        self.set_state(State::Rts, State::Sqd)?;
+        send.drain(notify);
+        self.attend_locked(&mut send);
         Ok(())
     }
 
@@ -309,6 +371,22 @@ impl QpCore {
         let timer = u32::from(attr.min_rnr_timer);
         advert.access.store(attr.qp_access_flags, Ordering::Relaxed);
         advert.min_rnr_timer.store(timer, Ordering::Relaxed);
+        advert.mail.0.qkey.store(attr.qkey, Ordering::Relaxed);
+    }
+
+    /// INIT to RTR of a queue pair for datagrams: it is connected to nobody, and gets a mailbox.
+    fn ready_for_datagrams(&self) -> Result<(), i32> {
+        let depth = match &self.srq {
+            Some(srq) => srq.max_wr,
+            None => self.caps.recv_wr,
+        };
+        let inbox = Inbox::new(self.own, depth, new_lane(self.process));
+        let inbox = inbox.map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?;
+        CqCore::exclude(self, || {
+            // SAFETY: under the lock of the completion queue.
+            unsafe { &mut *self.arrivals.get() }.mail = Some(Box::new(inbox));
+        });
+        self.set_state(State::Init, State::Rtr)
     }
 
     /// INIT to RTR: find the peer, make it a lane, tell it.
@@ -355,9 +433,7 @@ impl QpCore {
                 .store(space.file.len() as u64, Ordering::Relaxed);
             advert.lane_off.store(space.off as u64, Ordering::Relaxed);
             advert.consumed.0.store(0, Ordering::Relaxed);
-            // Unique among processes too, as the peer says it back.
-            let lane = LANES.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff;
-            let generation = u64::from(self.process.me.pid) << 32 | lane;
+            let generation = new_lane(self.process);
             advert.lane_generation.store(generation, Ordering::Release);
             let producing = Producing {
                 peer: peer.clone(),
@@ -424,6 +500,10 @@ impl QpCore {
             *self.producing.lock() = None;
             // SAFETY: under the lock of the completion queue.
             let lane = unsafe { &mut *self.arrivals.get() }.reset();
+            if self.service == Service::Ud {
+                // No sender attaches to the mailbox any more.
+                advert.lane_generation.store(0, Ordering::Release);
+            }
             if let Some(srq) = &self.srq {
                 let told = lane.as_ref().map(InLane::named).unwrap_or_default();
                 srq.reclaim(self.index, &told, Told::Dropped);
@@ -509,6 +589,7 @@ fn merge(attr: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: u32) -> Result<(), i32
         IBV_QP_TIMEOUT timeout |t: &u8| *t < 32,
         IBV_QP_RETRY_CNT retry_cnt |n: &u8| *n < 8,
         IBV_QP_RNR_RETRY rnr_retry |n: &u8| *n < 8,
+        IBV_QP_QKEY qkey |_: &_| true,
         IBV_QP_MAX_QP_RD_ATOMIC max_rd_atomic |n: &u8| usize::from(*n) <= device::MAX_RD_ATOMIC,
     }
     attr.rq_psn &= 0xff_ffff;

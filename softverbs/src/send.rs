@@ -4,17 +4,19 @@
 //! the queue only if it has to wait: behind others, for a receive entry, for the peer. Waiting work is run by the next call
 //! on the queue pair, or by the process's watcher when the peer gives notice.
 
+use crate::datagram::{self, Outboxes};
 use crate::device::MAX_MSG;
 use crate::execute::{Outcome, Reason, Work, execute, execute_quickly, execute_stored};
 use crate::faults::{self, Verb};
 use crate::link::{Link, rnr_timer};
 use crate::qp::{Caps, QpCore};
-use crate::qp_state::State;
+use crate::qp_state::{Service, State};
 use crate::send_done::SendDone;
 use crate::transfer::Mover;
 use core::sync::atomic::Ordering;
 use ibverbs_sys::{
-    ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    ibv_event_type, ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode,
+    ibv_wc_status, ibv_wr_opcode,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -100,6 +102,15 @@ struct Stored {
     inline: u32,
 }
 
+/// A send queue that is being drained, or is drained.
+#[derive(Clone, Copy)]
+struct Drain {
+    /// What was posted before is executed.
+    until: u64,
+    /// An event tells once that it is.
+    notify: bool,
+}
+
 /// Why the first waiting request waits, and until when.
 #[derive(Clone, Copy)]
 struct Waiting {
@@ -130,7 +141,10 @@ pub(crate) struct SendQueue {
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
     waiting: Option<Waiting>,
+    drain: Option<Drain>,
     pub link: Option<Link>,
+    /// Where datagrams go.
+    outboxes: Outboxes,
     /// The lane attached last, over RESET: see [`Link`].
     pub attached: u64,
     timeout: Option<Duration>,
@@ -149,7 +163,9 @@ impl SendQueue {
             sges: vec![ibv_sge::default(); caps.send_wr * caps.send_sge].into(),
             inline: vec![0; caps.send_wr * caps.inline].into(),
             waiting: None,
+            drain: None,
             link: None,
+            outboxes: Outboxes::default(),
             attached: 0,
             timeout: None,
             rnr_retry: 0,
@@ -176,6 +192,8 @@ impl SendQueue {
     pub fn reset(&mut self) {
         self.next = self.head;
         self.waiting = None;
+        self.drain = None;
+        self.outboxes = Outboxes::default();
         if let Some(link) = self.link.take() {
             self.attached = link.attached();
         }
@@ -184,6 +202,38 @@ impl SendQueue {
     /// Whether posted work has not been executed.
     pub fn is_pending(&self) -> bool {
         self.next != self.head
+    }
+
+    /// Whether posted work can be executed, as far as draining is concerned.
+    fn may_go_on(&self) -> bool {
+        self.is_pending() && self.drain.is_none_or(|drain| self.next < drain.until)
+    }
+
+    /// Whether work from before draining began has not been executed.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some_and(|drain| self.next < drain.until)
+    }
+
+    /// From here on only what was posted is executed; `notify`: an event tells when it is.
+    pub fn drain(&mut self, notify: bool) {
+        let until = self.head;
+        self.drain = Some(Drain { until, notify });
+    }
+
+    /// No longer.
+    pub fn resume(&mut self) {
+        self.drain = None;
+    }
+
+    fn tell_drained(&mut self, qp: &QpCore) {
+        if !self.is_draining()
+            && qp.state() == State::Sqd
+            && let Some(drain) = &mut self.drain
+            && core::mem::take(&mut drain.notify)
+        {
+            qp.send_cq
+                .tell(ibv_event_type::IBV_EVENT_SQ_DRAINED, &qp.handle);
+        }
     }
 
     /// When the waiting work fails, if it does not get on.
@@ -249,13 +299,20 @@ impl SendQueue {
 
     /// Runs waiting work in order until one has to wait, at most `limit` requests. Returns whether more could run at once.
     pub fn progress(&mut self, qp: &Arc<QpCore>, mover: &mut Mover<'_>, limit: usize) -> bool {
+        let more = self.execute(qp, mover, limit);
+        self.tell_drained(qp);
+        more
+    }
+
+    fn execute(&mut self, qp: &Arc<QpCore>, mover: &mut Mover<'_>, limit: usize) -> bool {
         for _ in 0..limit {
             if !self.is_pending() {
                 break;
             }
             match qp.state() {
                 State::Rts => {}
-                State::Err => {
+                State::Sqd if self.may_go_on() => {}
+                State::Err | State::Sqe => {
                     self.flush(qp);
                     break;
                 }
@@ -287,14 +344,18 @@ impl SendQueue {
                 rkey: stored.rkey,
                 sges: &sges[..stored.sges as usize],
             };
-            match execute_stored(qp, self.link.as_mut(), &work, mover) {
+            let outcome = match qp.service {
+                Service::Ud => datagram::execute(qp, &mut self.outboxes, &work, mover),
+                _ => execute_stored(qp, self.link.as_mut(), &work, mover),
+            };
+            match outcome {
                 Outcome::Done(status, len) => {
                     self.waiting = None;
                     let index = self.next;
                     self.next += 1;
                     self.complete(qp, stored.id(index), status, len);
                     if status != ibv_wc_status::IBV_WC_SUCCESS {
-                        qp.fail();
+                        qp.fail_sends();
                     }
                 }
                 Outcome::Wait(reason) => {
@@ -303,7 +364,7 @@ impl SendQueue {
                         self.next += 1;
                         self.waiting = None;
                         self.complete(qp, stored.id(index), status, 0);
-                        qp.fail();
+                        qp.fail_sends();
                         continue;
                     }
                     return false;
@@ -311,7 +372,7 @@ impl SendQueue {
             }
         }
         qp.attention.store(self.is_pending(), Ordering::Release);
-        self.is_pending()
+        self.may_go_on()
     }
 
     /// Notes that the first request waits. `Some`: it has waited long enough, or may not wait at all.
@@ -435,7 +496,7 @@ unsafe fn post_quickly(qp: &QpCore, sq: &mut SendQueue, wr: &ibv_send_wr) -> boo
 #[inline(never)]
 unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), i32> {
     let state = qp.state();
-    if !matches!(state, State::Rts | State::Err) {
+    if matches!(state, State::Reset | State::Init | State::Rtr) {
         return Err(libc::EINVAL);
     }
     let op = Op::from_verbs(wr.opcode).ok_or(libc::EOPNOTSUPP)?;
@@ -464,10 +525,15 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
     if faults::no_immediate() && matches!(op, Op::SendImm | Op::WriteImm) {
         return Err(libc::EOPNOTSUPP);
     }
-    // SAFETY: the unions' members are plain integers, valid whatever was written.
+    // SAFETY: the unions' members are plain integers, valid whatever was written; the address handle of a datagram is alive.
     let (raddr, rkey, operands, imm) = unsafe {
         let imm = wr.__bindgen_anon_1.imm_data;
-        if atomic {
+        if qp.service == Service::Ud {
+            let ud = wr.wr.ud;
+            let address = crate::verbs::address(ud.ah).ok_or(libc::EINVAL)?;
+            let qpn = u64::from(ud.remote_qpn);
+            (qpn, ud.remote_qkey, [address.pack(), 0], imm)
+        } else if atomic {
             let a = wr.wr.atomic;
             (a.remote_addr, a.rkey, [a.compare_add, a.swap], imm)
         } else {
@@ -485,6 +551,11 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
         rkey,
         sges,
     };
+    if state == State::Sqe {
+        sq.store(&work);
+        sq.flush(qp);
+        return Ok(());
+    }
     if state == State::Err || qp.peer_says_fatal() {
         qp.fail();
         sq.store(&work);
@@ -497,12 +568,16 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
         helper.enqueue(qp);
         return Ok(());
     }
-    if sq.is_pending() {
+    if sq.is_pending() || state == State::Sqd {
         sq.store(&work);
         sq.progress(qp, &mut Mover::Now, usize::MAX);
         return Ok(());
     }
-    match execute(qp, sq.link.as_mut(), &work, &mut Mover::Now) {
+    let outcome = match qp.service {
+        Service::Ud => datagram::execute(qp, &mut sq.outboxes, &work, &mut Mover::Now),
+        _ => execute(qp, sq.link.as_mut(), &work, &mut Mover::Now),
+    };
+    match outcome {
         Outcome::Done(status, len) => {
             let index = sq.head;
             sq.head += 1;
@@ -519,7 +594,7 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
                 len,
             );
             if status != ibv_wc_status::IBV_WC_SUCCESS {
-                qp.fail();
+                qp.fail_sends();
             }
         }
         Outcome::Wait(_) => {
@@ -543,7 +618,7 @@ impl QpCore {
         let waiting = {
             let mut sq = self.send.lock();
             self.attend_locked(&mut sq);
-            (sq.is_pending() && self.state() == State::Rts)
+            (sq.is_pending() && self.state().sends())
                 .then_some(sq.waiting)
                 .flatten()
         };
@@ -555,7 +630,7 @@ impl QpCore {
             self.unquiet.store(false, Ordering::Release);
             self.recv_cq.wake_own(true);
         }
-        if !self.attend_shared() {
+        if !self.attend_shared() || self.mail_is_blocked() {
             return Some(TICK);
         }
         let waiting = waiting?;
@@ -573,11 +648,11 @@ impl QpCore {
         )
     }
 
-    fn attend_locked(self: &Arc<Self>, sq: &mut SendQueue) {
-        if self.peer_says_fatal() && self.state() == State::Rts {
+    pub(crate) fn attend_locked(self: &Arc<Self>, sq: &mut SendQueue) {
+        if self.peer_says_fatal() && self.state().sends() {
             self.fail();
         }
-        let Some(helper) = self.helper.as_ref().filter(|_| self.state() == State::Rts) else {
+        let Some(helper) = self.helper.as_ref().filter(|_| self.state().sends()) else {
             sq.progress(self, &mut Mover::Now, usize::MAX);
             return;
         };
@@ -585,8 +660,9 @@ impl QpCore {
         if sq.waiting.is_some() {
             sq.progress(self, &mut Mover::Now, 1);
         }
-        if sq.is_pending() && sq.waiting.is_none() {
+        if sq.may_go_on() && sq.waiting.is_none() {
             helper.enqueue(self);
         }
+        sq.tell_drained(self);
     }
 }

@@ -275,6 +275,29 @@ impl SrqCore {
         Some(done)
     }
 
+    /// Takes an entry for queue pair `qp` of this process, and completes it if `f`, which is given the entries and the slot, agrees;
+    /// else it is there for others.
+    pub fn take<T>(&self, qp: usize, f: impl FnOnce(&Entries, u64) -> Option<T>) -> Option<T> {
+        let mut state = self.state.lock_often();
+        let place = self.claims.claim(self.ring(), state.posted, qp)?;
+        if state.positions.get(place.slot) != Some(&place.position) {
+            return None;
+        }
+        let done = f(&self.entries, place.slot as u64);
+        if done.is_some() {
+            state.positions[place.slot] = 0;
+            state.unused.push(place.slot as u32);
+        } else {
+            self.offer(&mut state, place.slot);
+        }
+        let limited = state.limit.is_some();
+        drop(state);
+        if limited {
+            self.check_limit();
+        }
+        done
+    }
+
     /// Takes back what was claimed for a queue pair that has no producer at work any more. `told`: the entries that its lane
     /// names.
     pub fn reclaim(&self, qp: usize, told: &HashSet<u64>, then: Told) {

@@ -4,6 +4,7 @@
 mod shared;
 
 use crate::copy::will_read;
+use crate::datagram::Inbox;
 use crate::lane::{self, Consumer, Kind, Payload, Taken};
 use crate::layout::{QpAdvert, RecvSge};
 use crate::peer::{LaneSpace, Peer};
@@ -130,6 +131,8 @@ impl InLane {
 #[derive(Default)]
 pub(crate) struct Arrivals {
     pub lane: Option<InLane>,
+    /// In place of a lane, if the queue pair is for datagrams.
+    pub mail: Option<Box<Inbox>>,
     /// Receive entries ever taken.
     taken: u64,
     /// With a shared receive queue: this queue pair has failed, and takes nothing from it any more.
@@ -141,6 +144,7 @@ impl Arrivals {
     pub fn reset(&mut self) -> Option<InLane> {
         self.taken = 0;
         self.ended = false;
+        self.mail = None;
         self.lane.take()
     }
 }
@@ -164,6 +168,7 @@ impl QpCore {
         // SAFETY: by contract; shared for the moment.
         let arrivals = unsafe { &*self.arrivals.get() };
         arrivals.lane.as_ref().is_some_and(InLane::waiting)
+            || arrivals.mail.as_ref().is_some_and(|mail| mail.waiting())
             || self.state() == State::Err && self.srq.is_none()
     }
 
@@ -175,12 +180,18 @@ impl QpCore {
     #[inline(always)]
     pub unsafe fn take_in(self: &Arc<Self>, out: &mut [ibv_wc]) -> usize {
         // SAFETY: by contract, nobody else uses it now.
-        let Arrivals { lane, taken, .. } = unsafe { &mut *self.arrivals.get() };
+        let Arrivals {
+            lane, mail, taken, ..
+        } = unsafe { &mut *self.arrivals.get() };
         let mut filled = 0;
-        if let Some(lane) = lane
-            && lane.waiting()
-        {
-            filled = self.take_from(lane, taken, out);
+        match lane {
+            Some(lane) if lane.waiting() => filled = self.take_from(lane, taken, out),
+            Some(_) => {}
+            None => {
+                if let Some(mail) = mail {
+                    filled = self.take_mail(mail, taken, out);
+                }
+            }
         }
         if self.state() == State::Err {
             filled += self.flush_receives(lane, taken, &mut out[filled..]);
@@ -279,7 +290,7 @@ impl QpCore {
 
     /// The completion of a receive.
     #[inline(always)]
-    fn completed(&self, wr_id: u64, status: Status, wc: &mut ibv_wc) {
+    pub(crate) fn completed(&self, wr_id: u64, status: Status, wc: &mut ibv_wc) {
         *wc = ibv_wc {
             wr_id,
             status,
@@ -377,11 +388,28 @@ impl QpCore {
             }
             Payload::Beside => (ring.beside(at), lane::BESIDE),
         };
-        let mut left = entry.byte_len as usize;
+        let left = entry.byte_len as usize;
         if left > room {
             return false;
         }
         let mut pieces: List<Piece> = List::new();
+        if !self.pieces(sges, pd, left, &mut pieces) {
+            return false;
+        }
+        for piece in pieces.as_slice() {
+            // SAFETY: the piece lies in a region whose key was checked under the completion queue's lock, which
+            // `quiet::region` takes before memory is given back; `from` has `room` bytes, of which at most `byte_len` are read.
+            unsafe {
+                Mover::Now.copy(piece.ptr, from, piece.len);
+                from = from.add(piece.len);
+            }
+        }
+        true
+    }
+
+    /// Where the first `left` bytes of a receive's memory lie. Returns whether they all are there, and may be written to.
+    #[inline(always)]
+    fn pieces(&self, sges: &[RecvSge], pd: u32, mut left: usize, pieces: &mut List<Piece>) -> bool {
         for sge in sges {
             let len = (sge.len.load(Ordering::Relaxed) as usize).min(left);
             if len == 0 {
@@ -401,14 +429,44 @@ impl QpCore {
             });
             left -= len;
         }
-        for piece in pieces.as_slice() {
-            // SAFETY: the piece lies in a region whose key was checked under the completion queue's lock, which
-            // `quiet::region` takes before memory is given back; `from` has `room` bytes, of which at most `byte_len` are read.
-            unsafe {
-                Mover::Now.copy(piece.ptr, from, piece.len);
-                from = from.add(piece.len);
+        left == 0
+    }
+
+    /// Copies `parts`, one after the other, to where a receive wants them. Returns whether they went there.
+    ///
+    /// # Safety
+    ///
+    /// Each part can be read; the lock of the receives' completion queue is held.
+    pub(crate) unsafe fn scatter(
+        &self,
+        parts: &[(*const u8, usize)],
+        sges: &[RecvSge],
+        pd: u32,
+    ) -> bool {
+        let total = parts.iter().map(|part| part.1).sum();
+        let mut pieces: List<Piece> = List::new();
+        if !self.pieces(sges, pd, total, &mut pieces) {
+            return false;
+        }
+        let mut to = pieces.as_slice().iter();
+        let (mut ptr, mut room) = (core::ptr::null_mut(), 0);
+        for &(mut from, mut len) in parts {
+            while len > 0 {
+                if room == 0 {
+                    let Some(piece) = to.next() else {
+                        return false;
+                    };
+                    (ptr, room) = (piece.ptr, piece.len);
+                }
+                let n = len.min(room);
+                // SAFETY: as in `place`: checked under the lock; the part can be read by contract.
+                unsafe {
+                    Mover::Now.copy(ptr, from, n);
+                    (ptr, from) = (ptr.add(n), from.add(n));
+                }
+                (room, len) = (room - n, len - n);
             }
         }
-        left == 0
+        true
     }
 }

@@ -4,6 +4,7 @@
 //! all functions here: pointers come from the matching create function and were not destroyed, as the manual pages ask of
 //! every caller; that is what each `unsafe` block relies on unless it says more.
 
+mod ah;
 mod context;
 mod cq;
 mod events;
@@ -14,6 +15,7 @@ mod srq;
 mod table;
 mod unsupported;
 
+pub(crate) use ah::address;
 pub use table::api;
 
 use crate::faults::{self, Verb};

@@ -75,7 +75,7 @@ pub(crate) fn execute(
     let outcome = attempt(qp, link, work, mover);
     match qp.service {
         Service::Rc => outcome,
-        Service::Uc => unreliable(work, outcome),
+        Service::Uc | Service::Ud => unreliable(work, outcome),
     }
 }
 
@@ -250,7 +250,7 @@ fn unanswered(link: &Link) -> Outcome {
 
 /// The caller's scatter/gather list, checked against the process's own regions. Elements without bytes need no key.
 #[inline(always)]
-fn local_pieces(
+pub(crate) fn local_pieces(
     qp: &QpCore,
     work: &Work<'_>,
     pieces: &mut List<Piece>,

@@ -135,6 +135,19 @@ impl Claims {
         Some(place)
     }
 
+    /// Whether more than `count` entries are free, of those at the positions up to `posted`.
+    pub fn has_more_than(&self, ring: &[AtomicU32], posted: u64, count: u64) -> bool {
+        let posted = posted.min(u64::MAX >> SLOT_BITS);
+        let first = (posted + 1).saturating_sub(ring.len() as u64).max(1);
+        // The newest are the most likely to be free.
+        let mut found = (first..=posted).rev().filter(|&position| {
+            let slot = ring[position as usize & (ring.len() - 1)].load(Ordering::Relaxed) as usize;
+            let word = self.words().get(slot);
+            word.is_some_and(|word| word.load(Ordering::Relaxed) == free(position))
+        });
+        usize::try_from(count).is_ok_and(|count| found.nth(count).is_some())
+    }
+
     fn try_claim(&self, ring: &[AtomicU32], position: u64, qp: usize) -> Option<Place> {
         let slot = ring[position as usize & (ring.len() - 1)].load(Ordering::Relaxed) as usize;
         let word = self.words().get(slot)?;

@@ -50,6 +50,13 @@ impl SharedQueue {
         Some(place)
     }
 
+    /// Whether more than so many entries can be had, at this moment.
+    pub fn has_more_than(&self, peer: &Peer, count: u64) -> bool {
+        let ring: Option<&[AtomicU32]> = peer.segment.ring(self.ring_off, 1 << self.order);
+        let posted = self.advert.posted.0.load(Ordering::Acquire);
+        ring.is_some_and(|ring| self.claims.has_more_than(ring, posted, count))
+    }
+
     /// Says that an initiator waits; see [`Claims::park`].
     pub fn park(&self) {
         self.claims.park();

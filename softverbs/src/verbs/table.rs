@@ -1,6 +1,6 @@
 //! The table of functions.
 
-use super::{context, cq, events, mr, names, qp, srq, unsupported};
+use super::{ah, context, cq, events, mr, names, qp, srq, unsupported};
 use ibverbs_sys::Api;
 
 static API: Api = Api {
@@ -35,12 +35,12 @@ static API: Api = Api {
     ibv_query_qp: qp::query_qp,
     ibv_modify_qp: qp::modify_qp,
     ibv_destroy_qp: qp::destroy_qp,
-    ibv_create_ah: unsupported::create_ah,
-    ibv_destroy_ah: unsupported::destroy_ah,
+    ibv_create_ah: ah::create_ah,
+    ibv_destroy_ah: ah::destroy_ah,
     ibv_attach_mcast: unsupported::mcast,
     ibv_detach_mcast: unsupported::mcast,
-    ibv_init_ah_from_wc: unsupported::init_ah_from_wc,
-    ibv_create_ah_from_wc: unsupported::create_ah_from_wc,
+    ibv_init_ah_from_wc: ah::init_ah_from_wc,
+    ibv_create_ah_from_wc: ah::create_ah_from_wc,
     ibv_fork_init: unsupported::fork_init,
     ibv_node_type_str: names::node_type,
     ibv_port_state_str: names::port_state,

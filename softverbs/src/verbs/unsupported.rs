@@ -4,41 +4,8 @@ use super::set_errno;
 use core::ffi::{c_int, c_uint, c_void};
 use ibverbs_sys::*;
 
-fn null<T>() -> *mut T {
-    set_errno(libc::EOPNOTSUPP);
-    core::ptr::null_mut()
-}
-
-pub(super) unsafe extern "C" fn create_ah(_: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
-    null()
-}
-
-pub(super) unsafe extern "C" fn destroy_ah(_: *mut ibv_ah) -> c_int {
-    libc::EOPNOTSUPP
-}
-
 pub(super) unsafe extern "C" fn mcast(_: *mut ibv_qp, _: *const ibv_gid, _: u16) -> c_int {
     libc::EOPNOTSUPP
-}
-
-pub(super) unsafe extern "C" fn init_ah_from_wc(
-    _: *mut ibv_context,
-    _: u8,
-    _: *mut ibv_wc,
-    _: *mut ibv_grh,
-    _: *mut ibv_ah_attr,
-) -> c_int {
-    set_errno(libc::EOPNOTSUPP);
-    -1
-}
-
-pub(super) unsafe extern "C" fn create_ah_from_wc(
-    _: *mut ibv_pd,
-    _: *mut ibv_wc,
-    _: *mut ibv_grh,
-    _: u8,
-) -> *mut ibv_ah {
-    null()
 }
 
 /// A forked child does not inherit registered memory files, and regions of other memory are not pinned: nothing to do.

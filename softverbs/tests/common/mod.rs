@@ -160,7 +160,7 @@ pub struct Options {
     pub cqe: u32,
     /// Where receives come from, null for a queue of its own.
     pub srq: *mut ibv_srq,
-    /// RC or UC.
+    /// RC, UC or UD.
     pub qp_type: ibv_qp_type,
 }
 
@@ -223,13 +223,15 @@ impl End {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
             port_num: 1,
             qp_access_flags: o.access,
+            qkey: QKEY,
             ..Default::default()
         };
         use ibv_qp_attr_mask as M;
-        let mask = M::IBV_QP_STATE.0
-            | M::IBV_QP_PKEY_INDEX.0
-            | M::IBV_QP_PORT.0
-            | M::IBV_QP_ACCESS_FLAGS.0;
+        let own = match self.is_ud() {
+            true => M::IBV_QP_QKEY.0,
+            false => M::IBV_QP_ACCESS_FLAGS.0,
+        };
+        let mask = M::IBV_QP_STATE.0 | M::IBV_QP_PKEY_INDEX.0 | M::IBV_QP_PORT.0 | own;
         assert_eq!(self.modify(&mut attr, mask), 0);
     }
 
@@ -264,6 +266,10 @@ impl End {
         unsafe { (*self.qp).qp_num }
     }
 
+    fn is_ud(&self) -> bool {
+        unsafe { (*self.qp).qp_type == ibv_qp_type::IBV_QPT_UD }
+    }
+
     fn reliable(&self) -> bool {
         unsafe { (*self.qp).qp_type == ibv_qp_type::IBV_QPT_RC }
     }
@@ -288,6 +294,9 @@ impl End {
 
     pub fn rtr_mask(&self) -> u32 {
         use ibv_qp_attr_mask as M;
+        if self.is_ud() {
+            return M::IBV_QP_STATE.0;
+        }
         let mask = M::IBV_QP_STATE.0
             | M::IBV_QP_AV.0
             | M::IBV_QP_PATH_MTU.0
@@ -509,6 +518,58 @@ pub fn atomic(
 
 pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 pub const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+
+/// The key of queue pairs for datagrams.
+pub const QKEY: u32 = 0x1111_2222;
+
+/// Options of a queue pair for datagrams.
+pub fn ud() -> Options {
+    Options {
+        qp_type: ibv_qp_type::IBV_QPT_UD,
+        ..Options::default()
+    }
+}
+
+/// An address handle.
+pub struct Ah(pub *mut ibv_ah);
+
+impl Ah {
+    /// Of the device's own GID at this index.
+    pub fn new(dev: &Dev, index: u8) -> Ah {
+        let ah = unsafe { (api().ibv_create_ah)(dev.pd, &mut Ah::attr(dev, index)) };
+        assert!(!ah.is_null(), "{}", std::io::Error::last_os_error());
+        Ah(ah)
+    }
+
+    pub fn attr(dev: &Dev, index: u8) -> ibv_ah_attr {
+        let mut attr = ibv_ah_attr {
+            port_num: 1,
+            is_global: 1,
+            ..Default::default()
+        };
+        (attr.grh.sgid_index, attr.grh.hop_limit) = (index, 7);
+        let gid = &mut attr.grh.dgid;
+        assert_eq!(
+            unsafe { (api().ibv_query_gid)(dev.ctx, 1, index.into(), gid) },
+            0
+        );
+        attr
+    }
+
+    /// A datagram.
+    pub fn to(&self, qpn: u32, op: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send_wr {
+        let mut wr = wr(1, op, sges, SIGNALED);
+        wr.wr.ud.ah = self.0;
+        (wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = (qpn, QKEY);
+        wr
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        assert_eq!(unsafe { (api().ibv_destroy_ah)(self.0) }, 0);
+    }
+}
 
 /// Two connected ends on one device.
 pub fn pair(dev: &Dev, o: &Options) -> (End, End) {

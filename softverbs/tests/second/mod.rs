@@ -104,20 +104,7 @@ pub fn serve() {
             ),
             "fill" => mem[n(1)].fill(0, &pattern(n(3), n(2))),
             "check" => print!("{} ", mem[n(1)].get(0, n(2)) == pattern(n(3), n(2))),
-            "inject" => {
-                let action = if words[3] == "kill" {
-                    Action::Kill
-                } else {
-                    Action::Stop
-                };
-                let fault = Fault::At {
-                    qp: None,
-                    step: Step::ALL[n(1)],
-                    nth: n(2) as u64,
-                    action,
-                };
-                std::mem::forget(inject(fault));
-            }
+            "inject" => inject_at(Step::ALL[n(1)], n(2) as u64, words[3]),
             // Works on the first process's memory until something happens to this one.
             "hammer" => {
                 println!("OK");
@@ -142,6 +129,34 @@ pub fn serve() {
         }
         println!("OK");
     }
+}
+
+/// From the nth time on that a step is reached, this process is killed or stops.
+pub fn inject_at(step: Step, nth: u64, action: &str) {
+    let action = match action {
+        "kill" => Action::Kill,
+        _ => Action::Stop,
+    };
+    let fault = Fault::At {
+        qp: None,
+        step,
+        nth,
+        action,
+    };
+    std::mem::forget(inject(fault));
+}
+
+/// Whether a process has ended, or is stopped: all its threads, of which the first may be the last to stop.
+pub fn ended(second: &Second) -> bool {
+    let tasks = format!("/proc/{}/task", second.child.id());
+    std::fs::read_dir(tasks).is_ok_and(|mut tasks| {
+        tasks.all(|task| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            let state =
+                stat.map(|stat| stat.rsplit(')').next().unwrap_or("").trim().chars().next());
+            state.is_ok_and(|state| matches!(state, Some('T' | 'Z')))
+        })
+    })
 }
 
 /// Overwrites with rubbish everything of process `pid` that can be mapped writable, again and again. Returns how many files.
