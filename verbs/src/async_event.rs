@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::{ibv_async_event, ibv_event_type as sys};
 
 use crate::fd::wait_readable;
-use crate::{Context, CqId, Error};
+use crate::{Context, CqId, Error, QueueId};
 
 /// Something happened to a device, one of its ports, or an object on it.
 ///
@@ -71,6 +71,18 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qp_num: u32,
     },
+    /// Fewer receives than the [limit](crate::SharedRecvQueue::arm_limit) are left in a shared receive queue.
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
+    SharedLimit {
+        /// The queue, as [`SharedRecvQueue::id`](crate::SharedRecvQueue::id).
+        queue: QueueId,
+    },
+    /// A shared receive queue failed, and with it all queue pairs that take from it.
+    #[doc(alias = "IBV_EVENT_SRQ_ERR")]
+    SharedError {
+        /// The queue, as [`SharedRecvQueue::id`](crate::SharedRecvQueue::id).
+        queue: QueueId,
+    },
     /// The device failed: it must be closed, and nothing on it can be used.
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
@@ -125,11 +137,13 @@ pub enum AsyncEvent {
 
 impl AsyncEvent {
     /// # Safety
-    /// An event that was got and is not yet acknowledged, so that the object it names is there; its completion queues were made by
-    /// this crate.
+    /// An event that was got and is not yet acknowledged, so that the object it names is there; its completion queues and
+    /// shared receive queues were made by this crate.
     unsafe fn from_sys(event: &ibv_async_event) -> AsyncEvent {
         // SAFETY: the kind of event says which member is in use.
         let qp_num = || unsafe { (*event.element.qp).qp_num };
+        // SAFETY: as above; the identity is what the queue's context is made of.
+        let queue = || QueueId(unsafe { (*event.element.srq).srq_context }.addr() as u64);
         // SAFETY: as above.
         let port_num = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
         match event.event_type {
@@ -147,6 +161,8 @@ impl AsyncEvent {
             sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
                 AsyncEvent::LastReceiveReached { qp_num: qp_num() }
             }
+            sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SharedLimit { queue: queue() },
+            sys::IBV_EVENT_SRQ_ERR => AsyncEvent::SharedError { queue: queue() },
             sys::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
             sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive {
                 port_num: port_num(),
@@ -247,13 +263,14 @@ mod tests {
     use std::ffi::c_int;
     use std::sync::OnceLock;
 
-    use ibverbs_sys::{Api, ibv_context, ibv_qp};
+    use ibverbs_sys::{Api, ibv_context, ibv_qp, ibv_srq};
 
     use super::*;
 
     thread_local! {
         static NEXT: Cell<u32> = const { Cell::new(0) };
         static ACKNOWLEDGED: Cell<u32> = const { Cell::new(0) };
+        static SRQ: Cell<*mut ibv_srq> = const { Cell::new(std::ptr::null_mut()) };
         static QP: Cell<*mut ibv_qp> = const { Cell::new(std::ptr::null_mut()) };
     }
 
@@ -276,6 +293,7 @@ mod tests {
             (*event).event_type = sys(code / 2 + 1);
             match code / 2 + 1 {
                 8..=13 | 17 | 18 => (*event).element.port_num = 2,
+                14 | 15 => (*event).element.srq = SRQ.get(),
                 _ => (*event).element.qp = QP.get(),
             }
         }
@@ -299,6 +317,11 @@ mod tests {
         let mut qp: ibv_qp = unsafe { std::mem::zeroed() };
         qp.qp_num = 7;
         QP.set(&mut qp);
+        let queue = QueueId::shared(5);
+        // SAFETY: plain integers and pointers.
+        let mut srq: ibv_srq = unsafe { std::mem::zeroed() };
+        srq.srq_context = std::ptr::without_provenance_mut(queue.0 as usize);
+        SRQ.set(&mut srq);
         let (qp_num, port_num) = (7, 2);
         let next = || ctx.async_event(Some(Duration::ZERO));
         use AsyncEvent as E;
@@ -316,8 +339,8 @@ mod tests {
             E::LidChange { port_num },
             E::PkeyChange { port_num },
             E::SubnetManagerChange { port_num },
-            E::Other { code: 14 },
-            E::Other { code: 15 },
+            E::SharedError { queue },
+            E::SharedLimit { queue },
             E::LastReceiveReached { qp_num },
             E::ClientReregister { port_num },
             E::GidChange { port_num },

@@ -8,7 +8,7 @@ use crate::errno;
 use crate::exclusive::Exclusive;
 use crate::wr::{Incoming, Op, Outgoing, Word, Work};
 use crate::{
-    Gather, PostError, PostErrorKind, RemoteRegion, SendQueue, Sge, SgeList, StoredAs, Wr,
+    Gather, PostError, PostErrorKind, Rc, RemoteRegion, SendQueue, Sge, SgeList, StoredAs, Wr,
 };
 
 /// Work requests that are posted together: made by [`SendQueue::batch`], filled by [`send`](Self::send) and the others, posted by
@@ -33,8 +33,8 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[must_use = "nothing is posted before .post()"]
-pub struct Batch<'q, T: Send + 'static> {
-    queue: &'q mut SendQueue<T>,
+pub struct Batch<'q, T: Send + 'static, K = Rc> {
+    queue: &'q mut SendQueue<T, K>,
 }
 
 /// What a batch holds. Its memory stays with the queue, for the next one.
@@ -114,9 +114,9 @@ impl<T> Chain<T> {
     }
 }
 
-impl<'q, T: Send + 'static> Batch<'q, T> {
+impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
     #[inline]
-    pub(crate) fn new(queue: &'q mut SendQueue<T>) -> Batch<'q, T> {
+    pub(crate) fn new(queue: &'q mut SendQueue<T, K>) -> Batch<'q, T, K> {
         // Of a batch that was forgotten.
         queue.chain.clear();
         Batch { queue }
@@ -144,42 +144,6 @@ impl<'q, T: Send + 'static> Batch<'q, T> {
     {
         let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
         Wr::new(self, Outgoing(work.into()), op)
-    }
-
-    /// As [`SendQueue::read`]; finish with [`add`](Wr::add).
-    #[inline]
-    pub fn read<S: StoredAs<T>>(
-        &mut self,
-        into: S,
-        remote: RemoteRegion,
-    ) -> Wr<'_, T, Incoming<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
-        Wr::new(self, Incoming(into), op)
-    }
-
-    /// As [`SendQueue::compare_and_swap`]; finish with [`add`](Wr::add).
-    #[inline]
-    pub fn compare_and_swap<S: StoredAs<T>>(
-        &mut self,
-        into: S,
-        remote: RemoteRegion,
-        compare: u64,
-        swap: u64,
-    ) -> Wr<'_, T, Word<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote));
-        Wr::new(self, Word::new(into, [compare, swap]), op)
-    }
-
-    /// As [`SendQueue::fetch_and_add`]; finish with [`add`](Wr::add).
-    #[inline]
-    pub fn fetch_and_add<S: StoredAs<T>>(
-        &mut self,
-        into: S,
-        remote: RemoteRegion,
-        add: u64,
-    ) -> Wr<'_, T, Word<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote));
-        Wr::new(self, Word::new(into, [add, 0]), op)
     }
 
     /// Work requests in it.
@@ -244,14 +208,53 @@ impl<'q, T: Send + 'static> Batch<'q, T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Batch<'_, T> {
+/// What only reliable connections do.
+impl<T: Send + 'static> Batch<'_, T, Rc> {
+    /// As [`SendQueue::read`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn read<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Incoming<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
+        Wr::new(self, Incoming(into), op)
+    }
+
+    /// As [`SendQueue::compare_and_swap`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn compare_and_swap<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Wr<'_, T, Word<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote));
+        Wr::new(self, Word::new(into, [compare, swap]), op)
+    }
+
+    /// As [`SendQueue::fetch_and_add`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn fetch_and_add<S: StoredAs<T>>(
+        &mut self,
+        into: S,
+        remote: RemoteRegion,
+        add: u64,
+    ) -> Wr<'_, T, Word<S>, Self> {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote));
+        Wr::new(self, Word::new(into, [add, 0]), op)
+    }
+}
+
+impl<T: Send + 'static, K> Drop for Batch<'_, T, K> {
     #[inline]
     fn drop(&mut self) {
         self.queue.chain.clear();
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Batch<'_, T> {
+impl<T: Send + 'static, K> fmt::Debug for Batch<'_, T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("queue", &self.queue)

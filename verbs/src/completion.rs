@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 
 use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
-use crate::tags::RAW_TAG;
+use crate::slots::{MAX_SLOTS, SLOT_BITS};
+use crate::tags::{RAW_TAG, SHARED_TAG};
 use crate::{CqId, WcError, WcStatus};
 
 /// Identity of a queue: equal for the completions that belong to it.
@@ -14,11 +15,34 @@ use crate::{CqId, WcError, WcStatus};
 /// A number may be used again after the queue was destroyed; completions left over from the old queue are
 /// [`Stale`] for the new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueId(u64);
+pub struct QueueId(pub(crate) u64);
 
 impl QueueId {
     pub(crate) fn new(cq: CqId, tag: u16) -> QueueId {
         QueueId(cq.0 << 16 | u64::from(tag))
+    }
+
+    /// That of the shared receive queue of this number, on whatever completion queue.
+    pub(crate) fn shared(number: u32) -> QueueId {
+        QueueId(u64::from(number) << 16 | u64::from(SHARED_TAG))
+    }
+
+    /// The id of what lies in a slot of this shared receive queue.
+    #[inline]
+    pub(crate) fn shared_wr_id(self, slot: u32) -> u64 {
+        u64::from(SHARED_TAG) << SEQ_BITS | self.0 >> 16 << SLOT_BITS | u64::from(slot)
+    }
+
+    /// Queue and sequence number, or slot, of the id of a work request that completed on `cq`.
+    #[inline(always)]
+    fn of(cq: CqId, wr_id: u64) -> (QueueId, u64) {
+        let (tag, seq) = ((wr_id >> SEQ_BITS) as u16, wr_id & SEQ_MASK);
+        if tag == SHARED_TAG {
+            let (number, slot) = ((seq >> SLOT_BITS) as u32, seq & u64::from(MAX_SLOTS - 1));
+            (QueueId::shared(number), slot)
+        } else {
+            (QueueId::new(cq, tag), seq)
+        }
     }
 
     fn tag(self) -> u16 {
@@ -50,49 +74,78 @@ impl fmt::Debug for QueueId {
 pub struct Completion(Entry);
 
 /// What a completion says; unlike it, no right to anything.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Entry {
     queue: QueueId,
     seq: u64,
-    status: WcStatus,
-    vendor_err: u32,
-    qp_num: u32,
-    byte_len: u32,
-    /// In host byte order.
-    imm: Option<u32>,
+    report: Report,
+}
+
+/// What the device wrote, as it wrote it: what of it is defined is decided when it is looked at, since mostly little of it is.
+///
+/// Of a failed work request the device defines only the status, vendor code and queue pair number. Of a successful one, devices
+/// write the length only where something arrived, and immediate data only where it did.
+#[derive(Clone, Copy)]
+pub(crate) struct Report {
+    status: u32,
     opcode: ibv_wc_opcode,
+    vendor_err: u32,
+    byte_len: u32,
+    /// In network byte order.
+    imm: u32,
+    qp_num: u32,
+    flags: u32,
+}
+
+impl Report {
+    #[inline(always)]
+    fn from_sys(wc: &ibv_wc) -> Report {
+        Report {
+            status: wc.status.0,
+            opcode: wc.opcode,
+            vendor_err: wc.vendor_err,
+            byte_len: wc.byte_len,
+            // SAFETY: all members of the union are integers of this size.
+            imm: unsafe { wc.__bindgen_anon_1.imm_data },
+            qp_num: wc.qp_num,
+            flags: wc.wc_flags,
+        }
+    }
+
+    /// Whether the work was given up without having been looked at.
+    #[inline(always)]
+    pub(crate) fn is_flush(&self) -> bool {
+        self.status == WcStatus::WR_FLUSH_ERR.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
+        if self.status == WcStatus::SUCCESS.0 {
+            Ok(Wc {
+                byte_len: self.byte_len,
+                imm: self.imm,
+                flags: self.flags,
+                opcode: self.opcode,
+            })
+        } else {
+            Err(WcError {
+                status: WcStatus(self.status),
+                vendor_err: self.vendor_err,
+                qp_num: self.qp_num,
+            })
+        }
+    }
 }
 
 impl Completion {
-    /// Of a failed work request the device defines only the id, status, vendor code and queue pair number; nothing else is
-    /// looked at then.
+    /// `wc` holds what a device wrote, and where it wrote nothing, anything.
     #[inline(always)]
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
-        let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
-        // Of a successful one, devices write the length only where something arrived, and immediate data only where it did.
-        let received = ok && wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0;
-        let fetched = ok
-            && matches!(
-                wc.opcode,
-                ibv_wc_opcode::IBV_WC_RDMA_READ
-                    | ibv_wc_opcode::IBV_WC_COMP_SWAP
-                    | ibv_wc_opcode::IBV_WC_FETCH_ADD
-            );
-        let with_imm = received && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        let (queue, seq) = QueueId::of(cq, wc.wr_id);
         Completion(Entry {
-            queue: QueueId::new(cq, (wc.wr_id >> SEQ_BITS) as u16),
-            seq: wc.wr_id & SEQ_MASK,
-            status: WcStatus(wc.status.0),
-            vendor_err: wc.vendor_err,
-            qp_num: wc.qp_num,
-            byte_len: if received || fetched { wc.byte_len } else { 0 },
-            // SAFETY: the flag says that this member of the union is the one in use.
-            imm: with_imm.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data })),
-            opcode: if ok {
-                wc.opcode
-            } else {
-                ibv_wc_opcode(u32::MAX)
-            },
+            queue,
+            seq,
+            report: Report::from_sys(wc),
         })
     }
 
@@ -105,18 +158,18 @@ impl Completion {
     /// Whether the work request succeeded.
     #[inline]
     pub fn is_ok(&self) -> bool {
-        self.0.status == WcStatus::SUCCESS
+        self.0.report.status == WcStatus::SUCCESS.0
     }
 
     /// Its status.
     #[inline]
     pub fn status(&self) -> WcStatus {
-        self.0.status
+        WcStatus(self.0.report.status)
     }
 
     /// Number of the queue pair.
     pub fn qp_num(&self) -> u32 {
-        self.0.qp_num
+        self.0.report.qp_num
     }
 
     /// What it says of work that was posted raw, with [`SendQueue::post_raw`](crate::SendQueue::post_raw) or
@@ -131,50 +184,51 @@ impl Completion {
         }
         Ok(RawCompletion {
             wr_id: self.0.seq,
-            qp_num: self.0.qp_num,
+            qp_num: self.0.report.qp_num,
             result: self.outcome(),
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seq(&self) -> u64 {
         self.0.seq
+    }
+
+    #[inline(always)]
+    pub(crate) fn report(&self) -> Report {
+        self.0.report
     }
 
     /// What it says, without the right to a buffer.
     #[inline(always)]
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
-        if self.is_ok() {
-            Ok(Wc {
-                byte_len: self.0.byte_len,
-                imm: self.0.imm,
-                opcode: self.0.opcode,
-            })
-        } else {
-            Err(WcError {
-                status: self.0.status,
-                vendor_err: self.0.vendor_err,
-                qp_num: self.0.qp_num,
-            })
-        }
+        self.0.report.outcome()
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("queue", &self.queue)
+            .field("seq", &self.seq)
+            .field("status", &WcStatus(self.report.status))
+            .finish()
     }
 }
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completion")
-            .field("queue", &self.0.queue)
-            .field("seq", &self.0.seq)
-            .field("status", &self.0.status)
-            .finish()
+        self.0.fmt(f)
     }
 }
 
 /// What a successful completion said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Wc {
     byte_len: u32,
-    pub(crate) imm: Option<u32>,
+    /// In network byte order.
+    imm: u32,
+    flags: u32,
     pub(crate) opcode: ibv_wc_opcode,
 }
 
@@ -182,23 +236,61 @@ impl Wc {
     /// For work that was not signalled and is known to be done because later work is.
     pub(crate) const IMPLIED: Wc = Wc {
         byte_len: 0,
-        imm: None,
-        opcode: ibv_wc_opcode(u32::MAX),
+        imm: 0,
+        flags: 0,
+        opcode: ibv_wc_opcode(u32::MAX >> 1 & !ibv_wc_opcode::IBV_WC_RECV.0),
     };
 
     /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
     pub fn signaled(&self) -> bool {
-        self.opcode.0 != u32::MAX
+        self.opcode != Wc::IMPLIED.opcode
+    }
+
+    #[inline]
+    fn received(&self) -> bool {
+        self.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0
     }
 
     /// The immediate data of what was received.
+    #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.imm
+        let with = self.received() && self.flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        with.then(|| u32::from_be(self.imm))
     }
 
-    /// Bytes received or read. Devices do not define it for sends and WRITEs.
+    /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then.
+    #[inline]
     pub fn byte_len(&self) -> u32 {
-        self.byte_len
+        let fetched = matches!(
+            self.opcode,
+            ibv_wc_opcode::IBV_WC_RDMA_READ
+                | ibv_wc_opcode::IBV_WC_COMP_SWAP
+                | ibv_wc_opcode::IBV_WC_FETCH_ADD
+        );
+        if self.received() || fetched {
+            self.byte_len
+        } else {
+            0
+        }
+    }
+}
+
+impl PartialEq for Wc {
+    fn eq(&self, other: &Wc) -> bool {
+        let said = |wc: &Wc| (wc.opcode, wc.byte_len(), wc.imm());
+        said(self) == said(other)
+    }
+}
+
+impl Eq for Wc {}
+
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wc")
+            .field("byte_len", &self.byte_len())
+            .field("imm", &self.imm())
+            .field("signaled", &self.signaled())
+            .finish()
     }
 }
 
@@ -286,6 +378,8 @@ impl WcBatch {
 
 #[cfg(test)]
 mod tests {
+    use ibverbs_sys::ibv_wc_status;
+
     use super::*;
 
     #[test]
@@ -304,7 +398,6 @@ mod tests {
             (c.queue(), c.seq(), c.is_ok()),
             (QueueId::new(CqId(8), 3), 77, false)
         );
-        assert_eq!((c.0.byte_len, c.0.imm), (0, None));
         let e = c.outcome().unwrap_err();
         assert_eq!(
             (e.status, e.vendor_err, e.qp_num),
@@ -322,13 +415,29 @@ mod tests {
         };
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes([0, 0, 1, 2]);
         let got = Completion::from_sys(CqId(1), &wc);
-        assert_eq!((got.0.byte_len, got.0.imm), (7, Some(0x102)));
+        let said = |c: &Completion| c.outcome().map(|wc| (wc.byte_len(), wc.imm()));
+        assert_eq!(said(&got), Ok((7, Some(0x102))));
         // Of a send the device writes neither.
         wc.opcode = ibv_wc_opcode::IBV_WC_SEND;
         let got = Completion::from_sys(CqId(1), &wc);
-        assert_eq!((got.0.byte_len, got.0.imm), (0, None));
+        assert_eq!(said(&got), Ok((0, None)));
         wc.opcode = ibv_wc_opcode::IBV_WC_RDMA_READ;
-        assert_eq!(Completion::from_sys(CqId(1), &wc).0.byte_len, 7);
+        let read = Completion::from_sys(CqId(1), &wc);
+        assert_eq!(said(&read), Ok((7, None)));
+        assert!(got.outcome().unwrap().signaled() && !Wc::IMPLIED.signaled());
+    }
+
+    #[test]
+    fn ids_of_shared_queues_are_the_same_everywhere() {
+        let last = (1 << 28) - 1;
+        for (number, slot) in [(0, 0), (1, 5), (last, MAX_SLOTS - 1)] {
+            let id = QueueId::shared(number);
+            for cq in [1, 1 << 40] {
+                let found = QueueId::of(CqId(cq), id.shared_wr_id(slot));
+                assert_eq!(found, (id, u64::from(slot)));
+            }
+        }
+        assert_ne!(QueueId::shared(3), QueueId::new(CqId(3), 3));
     }
 
     #[test]

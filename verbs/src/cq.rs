@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,14 +65,7 @@ impl CqShared {
     /// A tag for a new queue of `depth` work requests.
     pub(crate) fn acquire_tag(&self, depth: u32, overcommit: bool) -> Result<Tag, Error> {
         let mut tags = self.tags.lock();
-        let claimed = tags.claimed() + tags.leftover() + u64::from(depth);
-        if claimed > self.depth() && !overcommit {
-            return Err(Error::CqTooSmall {
-                depth: self.depth(),
-                claimed,
-                leftover: tags.leftover(),
-            });
-        }
+        self.room_for(&tags, depth.into(), overcommit)?;
         tags.acquire(depth).ok_or(Error::TooManyQueues)
     }
 
@@ -83,6 +75,53 @@ impl CqShared {
         tags.release(tag, depth, end);
         // Under the lock, so that it only goes up. Who sees it sees also what the queue pair left.
         self.departed.store(tags.departed(), Ordering::Release);
+    }
+
+    /// Room for a queue pair that takes from the shared receive queue `number` of `depth`.
+    pub(crate) fn join_shared(
+        &self,
+        number: u32,
+        depth: u32,
+        overcommit: bool,
+    ) -> Result<(), Error> {
+        let mut tags = self.tags.lock();
+        let more = tags.shared_more(number, depth);
+        self.room_for(&tags, more, overcommit)?;
+        tags.join_shared(number, depth);
+        Ok(())
+    }
+
+    /// That queue pair is destroyed.
+    pub(crate) fn leave_shared(&self, number: u32) {
+        let mut tags = self.tags.lock();
+        tags.leave_shared(number);
+        self.departed.store(tags.departed(), Ordering::Release);
+    }
+
+    /// The shared receive queue is to have `depth` slots.
+    pub(crate) fn resize_shared(&self, number: u32, depth: u32) -> Result<(), Error> {
+        let mut tags = self.tags.lock();
+        let more = tags.shared_more(number, depth);
+        self.room_for(&tags, more, false)?;
+        tags.resize_shared(number, depth);
+        Ok(())
+    }
+
+    /// That is its depth now, for which there was room.
+    pub(crate) fn set_shared(&self, number: u32, depth: u32) {
+        self.tags.lock().resize_shared(number, depth);
+    }
+
+    fn room_for(&self, tags: &Tags, more: u64, overcommit: bool) -> Result<(), Error> {
+        let claimed = tags.claimed() + tags.leftover() + more;
+        if more > 0 && claimed > self.depth() && !overcommit {
+            return Err(Error::CqTooSmall {
+                depth: self.depth(),
+                claimed,
+                leftover: tags.leftover(),
+            });
+        }
+        Ok(())
     }
 
     #[cold]
@@ -128,7 +167,18 @@ pub struct Cq {
     ahead: VecDeque<Completion>,
     /// Destroyed queues whose leftovers are known to be gone.
     settled: u64,
+    /// Where the device writes. Always initialised, if only by what it wrote earlier: what it leaves undefined is then an integer like
+    /// any other, and none has to be cleared.
+    entries: Entries,
 }
+
+/// Plain memory for completions of the device's.
+struct Entries(Box<[ibv_wc; CHUNK]>);
+
+// SAFETY: integers; the pointer type that one member of a union may have is never followed.
+unsafe impl Send for Entries {}
+// SAFETY: nothing is reached through a shared reference.
+unsafe impl Sync for Entries {}
 
 /// Completions polled at once; the array is on the stack.
 const CHUNK: usize = 32;
@@ -168,7 +218,7 @@ impl Cq {
         }
         while room > 0 {
             let want = room.min(CHUNK);
-            let got = self.poll_some::<CHUNK>(want, |completion| batch.push(completion))?;
+            let got = self.poll_some(want, |completion| batch.push(completion))?;
             (room, count) = (room - got, count + got);
             if got < want {
                 break;
@@ -188,19 +238,14 @@ impl Cq {
             return Ok(Some(completion));
         }
         let mut found = None;
-        self.poll_some::<1>(1, |completion| found = Some(completion))?;
+        self.poll_some(1, |completion| found = Some(completion))?;
         Ok(found)
     }
 
-    /// Polls up to `want` completions, and no more than `N`.
+    /// Polls up to `want` completions, and no more than a chunk.
     #[inline(always)]
-    fn poll_some<const N: usize>(
-        &mut self,
-        want: usize,
-        mut each: impl FnMut(Completion),
-    ) -> Result<usize, Error> {
-        let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
-        let want = want.min(N);
+    fn poll_some(&mut self, want: usize, mut each: impl FnMut(Completion)) -> Result<usize, Error> {
+        let want = want.min(CHUNK);
         // Before polling: only what had left by then is gone if there is nothing more.
         let departed = self.shared.departed.load(Ordering::Acquire);
         // SAFETY: the queue is alive and only polled through `&mut self`; the array has room for `want` entries.
@@ -208,7 +253,7 @@ impl Cq {
             ibverbs_sys::inline::ibv_poll_cq(
                 self.shared.raw(),
                 want as i32,
-                wcs.as_mut_ptr().cast(),
+                self.entries.0.as_mut_ptr(),
             )
         };
         let got = match usize::try_from(got) {
@@ -219,12 +264,8 @@ impl Cq {
             self.settled = departed;
             self.shared.settle(departed);
         }
-        for wc in &wcs[..got] {
-            // SAFETY: the device wrote the first `got` entries. The fields it leaves undefined on failure are integers, and
-            // not looked at.
-            each(Completion::from_sys(self.shared.id, unsafe {
-                wc.assume_init_ref()
-            }));
+        for wc in &self.entries.0[..got] {
+            each(Completion::from_sys(self.shared.id, wc));
         }
         Ok(got)
     }
@@ -363,6 +404,7 @@ impl CqBuilder {
             }),
             ahead: VecDeque::with_capacity(1),
             settled: 0,
+            entries: Entries(Box::new([ibv_wc::default(); CHUNK])),
         })
     }
 }

@@ -71,12 +71,22 @@ pub enum Error {
         /// [`Cq::poll`](crate::Cq::poll) yielded nothing.
         leftover: u64,
     },
-    /// A completion queue can serve 65,535 queues.
-    #[error("the completion queue already serves 65535 queues")]
+    /// A completion queue can serve 65,533 queues.
+    #[error("the completion queue already serves 65533 queues")]
     TooManyQueues,
     /// Waiting needs a completion channel.
     #[error("the completion queue has no channel to wait on: build it with CqBuilder::channel")]
     NoChannel,
+    /// The device does not offer what was asked for; nothing has changed.
+    #[error("{device} does not offer {what}: {source}")]
+    Unsupported {
+        /// What it does not offer, with the verb.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// What the device or its library said.
+        source: io::Error,
+    },
     /// The completion queue overflowed or its device failed.
     #[error(
         "the completion queue is broken (ibv_poll_cq returned {code}): it overflowed, or the device failed"
@@ -120,10 +130,28 @@ impl Error {
         }
     }
 
+    /// A verb failed: because the device has no such thing, or for another reason, about which `hint` says more.
+    pub(crate) fn unless_unsupported(
+        device: &str,
+        what: &'static str,
+        verb: &'static str,
+        source: io::Error,
+        hint: impl Into<String>,
+    ) -> Error {
+        match source.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT) => Error::Unsupported {
+                what,
+                device: device.to_owned(),
+                source,
+            },
+            _ => Error::hinted(verb, source, hint),
+        }
+    }
+
     /// The error number the device or kernel gave, if the failure came from there.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Error::Verb { source, .. } => source.raw_os_error(),
+            Error::Verb { source, .. } | Error::Unsupported { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }
@@ -270,6 +298,12 @@ pub enum DestroyError {
         send: u32,
         /// Number of the receive queue's queue pair.
         recv: u32,
+    },
+    /// The queue pair has a receive queue of its own, and [`destroy`](crate::destroy) wants both; the send queue was dropped.
+    #[error("queue pair {qp_num:#x} has a receive queue of its own: use verbs::destroy with both")]
+    NotShared {
+        /// Number of the queue pair.
+        qp_num: u32,
     },
     /// The device refused; it may still use the buffers, so they are leaked.
     #[error("ibv_destroy_qp failed, and the buffers in flight are leaked: {0}")]

@@ -55,7 +55,7 @@ impl<M: MemoryMut> Exposed<M> {
             };
             return Err(RegisterError::new(memory, error));
         }
-        Region::new(pd, memory, access).map(Exposed)
+        Region::new(pd, memory, access, None).map(Exposed)
     }
 }
 

@@ -9,7 +9,7 @@ use ibverbs_sys::{Api, ibv_pd};
 use crate::errno;
 use crate::{
     Access, Context, Cq, Error, Exposed, Memory, MemoryMut, Mmap, Private, RcBuilder, Readable,
-    Region, RegisterError,
+    Region, RegisterError, SharedRecvBuilder, UcBuilder,
 };
 
 /// A protection domain. A handle: clones are the same domain, which is freed after the last object in it.
@@ -68,6 +68,18 @@ impl Pd {
         RcBuilder::new(self, cq)
     }
 
+    /// Starts building an unreliable connection whose both queues complete on `cq`.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn uc(&self, cq: &Cq) -> UcBuilder {
+        UcBuilder::new(self, cq)
+    }
+
+    /// Starts building a receive queue of `depth` receives that several queue pairs take from.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_recv(&self, depth: u32) -> SharedRecvBuilder {
+        SharedRecvBuilder::new(self, depth)
+    }
+
     /// Registers memory for this process's own use: to send from, to receive into.
     ///
     /// # Errors
@@ -120,7 +132,22 @@ impl Pd {
         memory: M,
         access: Access,
     ) -> Result<Region<M>, RegisterError<M>> {
-        Region::new(self, memory, access)
+        Region::new(self, memory, access, None)
+    }
+
+    /// As [`region`](Self::region), under addresses of the caller's choice: work requests, also those of peers, call the first byte
+    /// `iova`. What the processor uses stays what it is.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the device or its library cannot; else as [`register`](Self::register).
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub fn region_at<M: MemoryMut>(
+        &self,
+        memory: M,
+        access: Access,
+        iova: u64,
+    ) -> Result<Region<M>, RegisterError<M>> {
+        Region::new(self, memory, access, Some(iova))
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Private<M>(Region<M>);
 
 impl<M: MemoryMut> Private<M> {
     pub(crate) fn new(pd: &Pd, memory: M) -> Result<Private<M>, RegisterError<M>> {
-        Region::new(pd, memory, Access::LOCAL_WRITE).map(Private)
+        Region::new(pd, memory, Access::LOCAL_WRITE, None).map(Private)
     }
 }
 

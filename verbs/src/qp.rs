@@ -1,7 +1,7 @@
 //! The queue pair behind two queues, and the memory its work requests use.
 //!
 //! Normal operation: each half ([`SendQueue`], [`RecvQueue`]) reaches its own ring of work in flight through a pointer into
-//! [`Shared`], which both keep alive. Nobody else uses a ring while its half exists.
+//! [`Pair`], which both keep alive. Nobody else uses a ring while its half exists.
 //!
 //! The end: when the last half (or [`RcSetup`](crate::RcSetup), which can only connect) is dropped, the queue pair is driven to the
 //! error state and destroyed; only then are the rings dropped. If it cannot be destroyed, the device may still use the
@@ -19,14 +19,23 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
 use parking_lot::Mutex;
 
+use crate::completion::Report;
 use crate::cq::CqShared;
 use crate::errno;
-use crate::ring::Ring;
-use crate::tags::Stopped;
-use crate::{DestroyError, Pd, QueueId, RecvQueue, SendQueue, Wc, WcError};
+use crate::ring::{Ring, Said};
+use crate::shared_core::Member;
+use crate::tags::{RAW_TAG, Stopped};
+use crate::{DestroyError, Pd, QueueId, RecvQueue, SendQueue};
 
 /// What the completion of a work request said.
-pub(crate) type Outcome = Result<Wc, WcError>;
+pub(crate) type Outcome = Report;
+
+impl Said for Report {
+    #[inline(always)]
+    fn leaves_doubt(&self) -> bool {
+        self.is_flush()
+    }
+}
 
 /// What a queue was granted when its queue pair was made.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +67,39 @@ impl Place {
     }
 }
 
+/// Where a queue pair's receives come from.
+pub(crate) enum Receives {
+    /// A queue of its own, with this place on its completion queue.
+    Own(Place),
+    Shared(Member),
+}
+
+impl Receives {
+    /// Where a receive queue stops that is not there.
+    const NOTHING: Stopped = Stopped {
+        next: 0,
+        in_flight: 0,
+    };
+
+    /// The place on the completion queue; of shared receives, one that no completion has.
+    fn place(&self) -> Place {
+        match self {
+            Receives::Own(place) => *place,
+            Receives::Shared(_) => Place {
+                tag: RAW_TAG,
+                first: 0,
+            },
+        }
+    }
+}
+
 /// The queue pair, and what must outlive it.
 pub(crate) struct QpCore {
     state: Mutex<State>,
     qp_num: u32,
     limits: Limits,
     send: Place,
-    recv: Place,
+    recv: Receives,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     pd: Pd,
@@ -100,7 +135,7 @@ impl QpCore {
         qp: NonNull<ibv_qp>,
         limits: Limits,
         (send_cq, send): (Arc<CqShared>, Place),
-        (recv_cq, recv): (Arc<CqShared>, Place),
+        (recv_cq, recv): (Arc<CqShared>, Receives),
         pd: Pd,
     ) -> QpCore {
         QpCore {
@@ -186,8 +221,13 @@ impl QpCore {
         drop(state);
         self.send_cq
             .release_tag(self.send.tag, self.limits.send_depth, send);
-        self.recv_cq
-            .release_tag(self.recv.tag, self.limits.recv_depth, recv);
+        match &self.recv {
+            Receives::Own(place) => {
+                self.recv_cq
+                    .release_tag(place.tag, self.limits.recv_depth, recv);
+            }
+            Receives::Shared(member) => member.leave(),
+        }
         Ok(())
     }
 
@@ -195,6 +235,9 @@ impl QpCore {
     fn leak(&self) {
         *self.state.lock() = State::Leaked;
         std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
+        if let Receives::Shared(member) = &self.recv {
+            member.leak();
+        }
     }
 }
 
@@ -202,7 +245,7 @@ impl Drop for QpCore {
     /// For a queue pair that never had queues; else it is done already.
     fn drop(&mut self) {
         if self
-            .destroy(self.send.untouched(), self.recv.untouched())
+            .destroy(self.send.untouched(), self.recv.place().untouched())
             .is_err()
         {
             self.leak();
@@ -211,31 +254,31 @@ impl Drop for QpCore {
 }
 
 /// The queue pair and its rings.
-pub(crate) struct Shared<S, R> {
+pub(crate) struct Pair<S, R> {
     core: QpCore,
     send: UnsafeCell<ManuallyDrop<Ring<S, Outcome>>>,
     recv: UnsafeCell<ManuallyDrop<Ring<R, Outcome>>>,
 }
 
 // SAFETY: each ring is used by its half alone, of which there is one, and by `drop`.
-unsafe impl<S: Send, R: Send> Sync for Shared<S, R> {}
+unsafe impl<S: Send, R: Send> Sync for Pair<S, R> {}
 // `Send` follows from the fields; the assertion keeps it so.
 const _: fn() = || {
     fn send<T: Send>() {}
-    send::<Shared<u8, u8>>();
+    send::<Pair<u8, u8>>();
 };
 
-impl<S: Send + 'static, R: Send + 'static> Shared<S, R> {
+impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
     /// The two halves, and what keeps the queue pair alive besides them.
     pub(crate) fn split(core: QpCore) -> (Arc<dyn Keep>, Half<S>, Half<R>) {
-        let shared = Arc::new(Shared::<S, R> {
+        let shared = Arc::new(Pair::<S, R> {
             send: UnsafeCell::new(ManuallyDrop::new(Ring::new(
                 core.limits.send_depth,
                 core.send.first,
             ))),
             recv: UnsafeCell::new(ManuallyDrop::new(Ring::new(
                 core.limits.recv_depth,
-                core.recv.first,
+                core.recv.place().first,
             ))),
             core,
         });
@@ -251,7 +294,7 @@ impl<S: Send + 'static, R: Send + 'static> Shared<S, R> {
             )
         };
         let send_id = QueueId::new(core.send_cq.id(), core.send.tag);
-        let recv_id = QueueId::new(core.recv_cq.id(), core.recv.tag);
+        let recv_id = QueueId::new(core.recv_cq.id(), core.recv.place().tag);
         let keep: Arc<dyn Keep> = shared;
         (
             keep.clone(),
@@ -261,7 +304,7 @@ impl<S: Send + 'static, R: Send + 'static> Shared<S, R> {
     }
 }
 
-impl<S, R> Drop for Shared<S, R> {
+impl<S, R> Drop for Pair<S, R> {
     fn drop(&mut self) {
         let (send, recv) = (self.send.get_mut(), self.recv.get_mut());
         match self.core.destroy(send.stopped(), recv.stopped()) {
@@ -275,12 +318,12 @@ impl<S, R> Drop for Shared<S, R> {
     }
 }
 
-/// A [`Shared`] of whatever types.
+/// A [`Pair`] of whatever types.
 pub(crate) trait Keep: Send + Sync {
     fn core(&self) -> &QpCore;
 }
 
-impl<S: Send, R: Send> Keep for Shared<S, R> {
+impl<S: Send, R: Send> Keep for Pair<S, R> {
     fn core(&self) -> &QpCore {
         &self.core
     }
@@ -337,8 +380,8 @@ impl<T> Half<T> {
 /// [`DestroyError`] when the halves do not belong together (both are dropped then), or the device refuses; in that case
 /// whatever it may still use is leaked, unless a second attempt, made right away, succeeds and drops it.
 #[doc(alias = "ibv_destroy_qp")]
-pub fn destroy<S: Send + 'static, R: Send + 'static>(
-    send: SendQueue<S>,
+pub fn destroy<S: Send + 'static, R: Send + 'static, K>(
+    send: SendQueue<S, K>,
     recv: RecvQueue<R>,
 ) -> Result<(Vec<S>, Vec<R>), DestroyError> {
     let (mut send, mut recv) = (send.into_half(), recv.into_half());
@@ -353,4 +396,26 @@ pub fn destroy<S: Send + 'static, R: Send + 'static>(
         .destroy(end_send, end_recv)
         .map_err(DestroyError::Refused)?;
     Ok((send.ring().drain(), recv.ring().drain()))
+}
+
+impl<T: Send + 'static, K> SendQueue<T, K> {
+    /// As [`destroy`], for a queue pair that takes its receives from a [`SharedRecvQueue`](crate::SharedRecvQueue). What it had taken from there and not completed
+    /// stays in the shared queue until that is destroyed.
+    ///
+    /// # Errors
+    /// [`DestroyError::NotShared`] when it has a receive queue of its own (this one is dropped then); else as [`destroy`].
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(self) -> Result<Vec<T>, DestroyError> {
+        let mut send = self.into_half();
+        if let Receives::Own(_) = send.core().recv {
+            return Err(DestroyError::NotShared {
+                qp_num: send.core().qp_num(),
+            });
+        }
+        let end = send.ring().stopped();
+        send.core()
+            .destroy(end, Receives::NOTHING)
+            .map_err(DestroyError::Refused)?;
+        Ok(send.ring().drain())
+    }
 }

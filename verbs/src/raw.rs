@@ -98,7 +98,7 @@ unsafe fn failed<R: Request>(ret: i32, first: *mut R, bad: *mut R) -> RawPostErr
     }
 }
 
-impl<T: Send + 'static> SendQueue<T> {
+impl<T: Send + 'static, K> SendQueue<T, K> {
     /// Posts a chain of work requests as it is, without a check and without taking hold of its memory.
     ///
     /// For what the safe interface does not have, or does not do as cheaply. Both can be used on one queue: the upper 16 bits of each

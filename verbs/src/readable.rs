@@ -15,7 +15,7 @@ pub struct Readable<M>(Region<M>);
 
 impl<M: Memory> Readable<M> {
     pub(crate) fn new(pd: &Pd, memory: M) -> Result<Readable<M>, RegisterError<M>> {
-        Region::new(pd, memory, Access::REMOTE_READ).map(Readable)
+        Region::new(pd, memory, Access::REMOTE_READ, None).map(Readable)
     }
 }
 

@@ -37,7 +37,7 @@ impl<T> Received<T> {
     /// The peer's immediate data, if it sent some.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.wc.imm
+        self.wc.imm()
     }
 
     /// What used the receive up.

@@ -33,11 +33,18 @@ struct Slot<T, O> {
     outcome: Option<O>,
 }
 
+/// What a ring must know of an outcome.
+pub(crate) trait Said: Copy {
+    /// Whether it says nothing about older work: something before had failed.
+    fn leaves_doubt(&self) -> bool;
+}
+
 /// Values in flight, each with the outcome `O` that its completion reported.
 ///
 /// A send queue uses [`retire`](Self::retire) and [`pop`](Self::pop), a receive queue [`redeem`](Self::redeem) and
 /// [`pop_lost`](Self::pop_lost).
 pub(crate) struct Ring<T, O> {
+    /// As many as a power of two.
     slots: Box<[Slot<T, O>]>,
     depth: u64,
     base: u64,
@@ -90,7 +97,9 @@ impl<T, O> Ring<T, O> {
     #[inline(always)]
     fn slot(&mut self, seq: u64) -> &mut Slot<T, O> {
         let at = seq as usize & (self.slots.len() - 1);
-        &mut self.slots[at]
+        debug_assert!(at < self.slots.len());
+        // SAFETY: there is at least one slot, so the mask leaves an index below their number.
+        unsafe { self.slots.get_unchecked_mut(at) }
     }
 
     /// Values the ring can hold.
@@ -138,8 +147,10 @@ impl<T, O> Ring<T, O> {
             return None;
         }
         let at = self.next as usize & (self.slots.len() - 1);
+        debug_assert!(at < self.slots.len());
         Some(Vacant {
-            slot: &mut self.slots[at],
+            // SAFETY: as in `slot`.
+            slot: unsafe { self.slots.get_unchecked_mut(at) },
             next: &mut self.next,
         })
     }
@@ -152,13 +163,32 @@ impl<T, O> Ring<T, O> {
 
     /// Records the completion of `seq`: it and all older ones are no longer in flight. `false` outside the window.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> bool {
+    pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> bool
+    where
+        O: Said,
+    {
         if !self.is_in_flight(seq) {
             return false;
+        }
+        if outcome.leaves_doubt() {
+            self.doubt(seq, outcome);
         }
         self.slot(seq).outcome = Some(outcome);
         self.retired = (seq + 1) & SEQ_MASK;
         true
+    }
+
+    /// What is in flight before `seq` has no completion that was seen: it ends like that one.
+    #[cold]
+    fn doubt(&mut self, seq: u64, outcome: O)
+    where
+        O: Copy,
+    {
+        let mut at = self.retired;
+        while at != seq {
+            self.slot(at).outcome = Some(outcome);
+            at = (at + 1) & SEQ_MASK;
+        }
     }
 
     /// The oldest value, if it is retired and not newer than `upto`.

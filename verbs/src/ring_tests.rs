@@ -15,6 +15,43 @@ fn push<T, O>(ring: &mut Ring<T, O>, value: T) -> Result<u64, T> {
     }
 }
 
+impl Said for u8 {
+    fn leaves_doubt(&self) -> bool {
+        false
+    }
+}
+
+impl Said for () {
+    fn leaves_doubt(&self) -> bool {
+        false
+    }
+}
+
+/// As outcomes: "flushed" leaves doubt.
+impl Said for &str {
+    fn leaves_doubt(&self) -> bool {
+        *self == "flushed"
+    }
+}
+
+#[test]
+fn a_flush_says_nothing_good_of_older_work_without_a_completion() {
+    let mut r: Ring<u32, &str> = Ring::new(8, 0);
+    for v in 0..6 {
+        push(&mut r, v).unwrap();
+    }
+    assert!(r.retire(1, "fine") && r.retire(2, "failed") && r.retire(4, "flushed"));
+    let all: Vec<_> = std::iter::from_fn(|| r.pop(4)).collect();
+    let want = [
+        (0, None),
+        (1, Some("fine")),
+        (2, Some("failed")),
+        (3, Some("flushed")),
+        (4, Some("flushed")),
+    ];
+    assert_eq!(all, want);
+}
+
 #[test]
 fn a_completion_retires_all_older_slots() {
     let mut r: Ring<&str, u8> = Ring::new(4, 0);

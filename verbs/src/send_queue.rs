@@ -1,15 +1,16 @@
 //! Send queues.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use crate::batch::{Batch, Chain};
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
-use crate::wr::{Incoming, Kind, Op, Outgoing, Word, Work};
+use crate::wr::{Incoming, Kind, Op, Outgoing, Template, Word, Work};
 use crate::{
-    Completion, Error, Gather, PostError, PostErrorKind, QueueId, RemoteRegion, SgeList, Stale,
+    Completion, Error, Gather, PostError, PostErrorKind, QueueId, Rc, RemoteRegion, SgeList, Stale,
     StoredAs, Wc, WcError, Wr,
 };
 
@@ -50,12 +51,14 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[doc(alias = "ibv_qp")]
-pub struct SendQueue<T> {
+pub struct SendQueue<T, K = Rc> {
     pub(crate) half: Half<T>,
     limits: Limits,
     /// What was found last; looked at again while it is nothing.
     sends: Sends,
+    template: Template,
     pub(crate) chain: Chain<T>,
+    kind: PhantomData<fn() -> K>,
 }
 
 /// The right to take the buffers that a completion retired, with [`SendQueue::take`].
@@ -69,14 +72,16 @@ pub struct Done {
     upto: u64,
 }
 
-impl<T: Send + 'static> SendQueue<T> {
-    pub(crate) fn new(half: Half<T>) -> SendQueue<T> {
+impl<T: Send + 'static, K> SendQueue<T, K> {
+    pub(crate) fn new(half: Half<T>) -> SendQueue<T, K> {
         let limits = *half.core().limits();
         SendQueue {
             half,
             limits,
             sends: Sends::Nothing,
+            template: Template::new(),
             chain: Chain::new(),
+            kind: PhantomData,
         }
     }
 
@@ -98,7 +103,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// A message for the peer's next posted receive.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
-    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T>
+    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
     where
         T: Gather,
     {
@@ -112,7 +117,11 @@ impl<T: Send + 'static> SendQueue<T> {
     /// Writes into the peer's memory, from the start of `remote`.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
-    pub fn write(&mut self, work: impl Into<T>, remote: RemoteRegion) -> Wr<'_, T>
+    pub fn write(
+        &mut self,
+        work: impl Into<T>,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Outgoing<T>, Self>
     where
         T: Gather,
     {
@@ -123,6 +132,181 @@ impl<T: Send + 'static> SendQueue<T> {
         )
     }
 
+    #[inline(always)]
+    pub(crate) fn post<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
+        let mut list = SgeList::new();
+        // These run code of the caller's types, and may panic: nothing is posted yet.
+        work.list(&mut list);
+        let operands = work.operands();
+        let value = work.store();
+        if let Err(kind) = self.admit(W::KIND) {
+            return Err(PostError::new(kind, value));
+        }
+        let (qp, id) = (self.half.qp, self.half.id);
+        let ring = self.half.ring();
+        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
+        let Some(vacant) = ring.vacant() else {
+            return Err(PostError::new(
+                PostErrorKind::QueueFull { depth, untaken },
+                value,
+            ));
+        };
+        if let Err(kind) = check(&self.limits, &list, &op, W::KIND) {
+            return Err(PostError::new(kind, value));
+        }
+        let wr = self.template.get();
+        op.fill(wr, id.wr_id(vacant.seq()), W::KIND, operands);
+        (wr.sg_list, wr.num_sge) = (list.as_sys(), list.len() as i32);
+        let wr: *mut _ = wr;
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
+        // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(qp, wr, &mut bad) };
+        // Refused is what the library names as refused. Some (rxe, siw) put the request into the queue before they tell the kernel,
+        // and report a failure of telling without a name: that request is in the queue, so its memory stays here.
+        if ret != 0 && std::ptr::eq(bad, wr) {
+            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+            return Err(PostError::new(PostErrorKind::Device { errno }, value));
+        }
+        vacant.fill(value);
+        Ok(())
+    }
+
+    /// Starts a batch: work requests that are posted with one call of the device.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, T, K> {
+        Batch::new(self)
+    }
+
+    /// Makes room for batches of so many work requests, of so many segments together, so that adding to them does not allocate.
+    pub fn reserve_batch(&mut self, requests: usize, segments: usize) {
+        self.chain.clear();
+        self.chain.reserve(requests, segments);
+    }
+
+    /// Adds to the batch that is being made.
+    #[inline(always)]
+    pub(crate) fn add<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
+        let mut list = SgeList::new();
+        // These run code of the caller's types, and may panic: nothing is added yet.
+        work.list(&mut list);
+        let operands = work.operands();
+        let value = work.store();
+        let (ring, ahead) = (self.half.ring_ref(), self.chain.len());
+        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
+        let (room, seq) = (ring.free() as usize > ahead, ring.seq_ahead(ahead));
+        let admitted = self.admit(W::KIND).and_then(|()| {
+            if room {
+                check(&self.limits, &list, &op, W::KIND)
+            } else {
+                Err(PostErrorKind::QueueFull { depth, untaken })
+            }
+        });
+        if let Err(kind) = admitted {
+            return Err(PostError::new(kind, value));
+        }
+        let request = op.request(self.half.id.wr_id(seq), W::KIND, operands);
+        self.chain.push(value, request, &list);
+        Ok(())
+    }
+
+    /// Refuses what the connection cannot do, for devices that take it all the same: a send before connecting is queued by some
+    /// and reported as refused, a READ that there is no room for is never started.
+    #[inline(always)]
+    fn admit(&mut self, kind: Kind) -> Result<(), PostErrorKind> {
+        if self.sends == Sends::Nothing {
+            self.look();
+        }
+        match self.sends {
+            Sends::Nothing => Err(PostErrorKind::NotConnected),
+            Sends::NoReads if kind != Kind::Outgoing => Err(PostErrorKind::NoReads),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.sends = self.half.core().sends();
+    }
+
+    /// Takes note of a completion: its work and all older work of this queue is done. The buffers are then taken with
+    /// [`take`](Self::take).
+    ///
+    /// # Errors
+    /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
+    #[inline(always)]
+    pub fn retire(&mut self, completion: Completion) -> Result<Done, Stale> {
+        let upto = completion.seq();
+        if completion.queue() != self.half.id || !self.half.ring().retire(upto, completion.report())
+        {
+            return Err(Stale {
+                completion,
+                queue: self.half.id,
+            });
+        }
+        Ok(Done {
+            queue: self.half.id,
+            upto,
+        })
+    }
+
+    /// The next buffer that `done` covers, oldest first, and how its work ended; `None` when there is no more.
+    ///
+    /// Older work that was not signalled succeeded, since failures have completions of their own. But when the completion said
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), something before it had failed or the queue pair was given up, and if the completion
+    /// that told was dropped, nobody knows what it was: older work without a completion then ends like this one.
+    #[inline(always)]
+    pub fn take(&mut self, done: &mut Done) -> Option<(T, Result<Wc, WcError>)> {
+        if done.queue != self.half.id {
+            return None;
+        }
+        let (value, report) = self.half.ring().pop(done.upto)?;
+        Some((value, report.map_or(Ok(Wc::IMPLIED), |r| r.outcome())))
+    }
+
+    /// Work requests that can be posted now.
+    #[inline]
+    pub fn free_slots(&self) -> u32 {
+        self.half.ring_ref().free()
+    }
+
+    /// Work requests that the device may still be working on.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.half.ring_ref().in_flight()
+    }
+
+    /// Slots there are.
+    #[inline]
+    pub fn depth(&self) -> u32 {
+        self.half.ring_ref().depth()
+    }
+
+    /// Bytes that [`Wr::inline`] can carry, as the device granted.
+    pub fn max_inline(&self) -> u32 {
+        self.limits.inline
+    }
+
+    /// Drives the queue pair to the error state: everything in both queues completes, what was not done with
+    /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the connection is over.
+    ///
+    /// Do not wait for what is posted later: by the specification it completes in the same way, but devices whose library posts
+    /// receives without telling the kernel (Soft-RoCE) do not notice a receive before something else happens to the queue pair.
+    /// [`destroy`](crate::destroy) gives it back in any case.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn set_error(&mut self) -> Result<(), Error> {
+        self.half
+            .core()
+            .set_error(self.half.qp)
+            .map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
+    }
+}
+
+/// What only reliable connections do.
+impl<T: Send + 'static> SendQueue<T, Rc> {
     /// Reads from the peer's memory, from the start of `remote`, as much as `into` has room for.
     ///
     /// Needs [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) of at least 1 on both sides, else posting it is
@@ -202,175 +386,6 @@ impl<T: Send + 'static> SendQueue<T> {
             Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote)),
         )
     }
-
-    #[inline(always)]
-    pub(crate) fn post<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
-        let mut list = SgeList::new();
-        // These run code of the caller's types, and may panic: nothing is posted yet.
-        work.list(&mut list);
-        let operands = work.operands();
-        let value = work.store();
-        if let Err(kind) = self.admit(W::KIND) {
-            return Err(PostError::new(kind, value));
-        }
-        let (qp, id) = (self.half.qp, self.half.id);
-        let ring = self.half.ring();
-        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
-        let Some(vacant) = ring.vacant() else {
-            return Err(PostError::new(
-                PostErrorKind::QueueFull { depth, untaken },
-                value,
-            ));
-        };
-        if let Err(kind) = check(&self.limits, &list, &op, W::KIND) {
-            return Err(PostError::new(kind, value));
-        }
-        let mut wr = op.request(id.wr_id(vacant.seq()), W::KIND, operands);
-        (wr.sg_list, wr.num_sge) = (list.as_sys(), list.len() as i32);
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
-        // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(qp, &mut wr, &mut bad) };
-        // Refused is what the library names as refused. Some (rxe, siw) put the request into the queue before they tell the kernel,
-        // and report a failure of telling without a name: that request is in the queue, so its memory stays here.
-        if ret != 0 && std::ptr::eq(bad, &wr) {
-            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
-            return Err(PostError::new(PostErrorKind::Device { errno }, value));
-        }
-        vacant.fill(value);
-        Ok(())
-    }
-
-    /// Starts a batch: work requests that are posted with one call of the device.
-    #[inline]
-    pub fn batch(&mut self) -> Batch<'_, T> {
-        Batch::new(self)
-    }
-
-    /// Makes room for batches of so many work requests, of so many segments together, so that adding to them does not allocate.
-    pub fn reserve_batch(&mut self, requests: usize, segments: usize) {
-        self.chain.clear();
-        self.chain.reserve(requests, segments);
-    }
-
-    /// Adds to the batch that is being made.
-    #[inline(always)]
-    pub(crate) fn add<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
-        let mut list = SgeList::new();
-        // These run code of the caller's types, and may panic: nothing is added yet.
-        work.list(&mut list);
-        let operands = work.operands();
-        let value = work.store();
-        let (ring, ahead) = (self.half.ring_ref(), self.chain.len());
-        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
-        let (room, seq) = (ring.free() as usize > ahead, ring.seq_ahead(ahead));
-        let admitted = self.admit(W::KIND).and_then(|()| {
-            if room {
-                check(&self.limits, &list, &op, W::KIND)
-            } else {
-                Err(PostErrorKind::QueueFull { depth, untaken })
-            }
-        });
-        if let Err(kind) = admitted {
-            return Err(PostError::new(kind, value));
-        }
-        let request = op.request(self.half.id.wr_id(seq), W::KIND, operands);
-        self.chain.push(value, request, &list);
-        Ok(())
-    }
-
-    /// Refuses what the connection cannot do, for devices that take it all the same: a send before connecting is queued by some
-    /// and reported as refused, a READ that there is no room for is never started.
-    #[inline(always)]
-    fn admit(&mut self, kind: Kind) -> Result<(), PostErrorKind> {
-        if self.sends == Sends::Nothing {
-            self.look();
-        }
-        match self.sends {
-            Sends::Nothing => Err(PostErrorKind::NotConnected),
-            Sends::NoReads if kind != Kind::Outgoing => Err(PostErrorKind::NoReads),
-            _ => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn look(&mut self) {
-        self.sends = self.half.core().sends();
-    }
-
-    /// Takes note of a completion: its work and all older work of this queue is done. The buffers are then taken with
-    /// [`take`](Self::take).
-    ///
-    /// # Errors
-    /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
-    #[inline(always)]
-    pub fn retire(&mut self, completion: Completion) -> Result<Done, Stale> {
-        let upto = completion.seq();
-        if completion.queue() != self.half.id
-            || !self.half.ring().retire(upto, completion.outcome())
-        {
-            return Err(Stale {
-                completion,
-                queue: self.half.id,
-            });
-        }
-        Ok(Done {
-            queue: self.half.id,
-            upto,
-        })
-    }
-
-    /// The next buffer that `done` covers, oldest first, and how its work ended; `None` when there is no more.
-    ///
-    /// Older work that was not signalled succeeded, since failures always have completions of their own.
-    #[inline(always)]
-    pub fn take(&mut self, done: &mut Done) -> Option<(T, Result<Wc, WcError>)> {
-        if done.queue != self.half.id {
-            return None;
-        }
-        let (value, outcome) = self.half.ring().pop(done.upto)?;
-        Some((value, outcome.unwrap_or(Ok(Wc::IMPLIED))))
-    }
-
-    /// Work requests that can be posted now.
-    #[inline]
-    pub fn free_slots(&self) -> u32 {
-        self.half.ring_ref().free()
-    }
-
-    /// Work requests that the device may still be working on.
-    #[inline]
-    pub fn outstanding(&self) -> u32 {
-        self.half.ring_ref().in_flight()
-    }
-
-    /// Slots there are.
-    #[inline]
-    pub fn depth(&self) -> u32 {
-        self.half.ring_ref().depth()
-    }
-
-    /// Bytes that [`Wr::inline`] can carry, as the device granted.
-    pub fn max_inline(&self) -> u32 {
-        self.limits.inline
-    }
-
-    /// Drives the queue pair to the error state: everything in both queues completes, what was not done with
-    /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the connection is over.
-    ///
-    /// Do not wait for what is posted later: by the specification it completes in the same way, but devices whose library posts
-    /// receives without telling the kernel (Soft-RoCE) do not notice a receive before something else happens to the queue pair.
-    /// [`destroy`](crate::destroy) gives it back in any case.
-    ///
-    /// # Errors
-    /// When the device refuses.
-    #[doc(alias = "IBV_QPS_ERR")]
-    pub fn set_error(&mut self) -> Result<(), Error> {
-        self.half
-            .core()
-            .set_error(self.half.qp)
-            .map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
-    }
 }
 
 /// What the device would refuse, or worse, would not.
@@ -435,7 +450,7 @@ fn check_atomic(limits: &Limits, list: &SgeList, op: &Op) -> Result<(), PostErro
     }
 }
 
-impl<T> fmt::Debug for SendQueue<T> {
+impl<T, K> fmt::Debug for SendQueue<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ring = self.half.ring_ref();
         f.debug_struct("SendQueue")

@@ -10,10 +10,17 @@
 //! `ibv_destroy_qp(3)` promises neither. Room for these is given back when the completion queue was polled empty, since a
 //! successor's completions could otherwise overflow it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Never given to a queue: that of work posted raw, whose ids are the user's own below it.
 pub(crate) const RAW_TAG: u16 = u16::MAX;
+/// Never given to a queue: that of receives in shared queues, which complete on many completion queues. The sequence is the
+/// shared queue's number and a slot then.
+pub(crate) const SHARED_TAG: u16 = RAW_TAG - 1;
+/// Never given to a queue: that of work posted in a scope, whose numbers are the process's.
+pub(crate) const SCOPED_TAG: u16 = RAW_TAG - 2;
+/// Queues have tags below.
+const TAGS: u16 = SCOPED_TAG;
 
 /// A queue's place among those of a completion queue.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,17 +47,66 @@ pub(crate) struct Tags {
     /// Tags never given out start here.
     fresh: u32,
     claimed: u64,
+    /// What shared receive queues have claimed, by their number.
+    shared: HashMap<u32, SharedClaim>,
     /// Entries that destroyed queues may have left, at most.
     leftover: u64,
     /// Destroyed queues that may have left any; counts up.
     departed: u64,
 }
 
+/// Room for a shared receive queue, however many queue pairs take from it: its slots are posted again only when their
+/// completions were redeemed, so never more of them are outstanding than it has slots.
+struct SharedClaim {
+    depth: u32,
+    /// Queue pairs that complete here.
+    users: u32,
+}
+
 impl Tags {
-    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,535 are in use.
+    /// What one more queue pair on the shared queue `number` of `depth` would claim.
+    pub(crate) fn shared_more(&self, number: u32, depth: u32) -> u64 {
+        let has = self.shared.get(&number).map_or(0, |claim| claim.depth);
+        u64::from(depth.saturating_sub(has))
+    }
+
+    /// A queue pair that takes from the shared queue completes here.
+    pub(crate) fn join_shared(&mut self, number: u32, depth: u32) {
+        self.claimed += self.shared_more(number, depth);
+        let claim = self
+            .shared
+            .entry(number)
+            .or_insert(SharedClaim { depth, users: 0 });
+        claim.depth = claim.depth.max(depth);
+        claim.users += 1;
+    }
+
+    /// A queue pair that took from it was destroyed. Any of the receives may have left an entry.
+    pub(crate) fn leave_shared(&mut self, number: u32) {
+        let Some(claim) = self.shared.get_mut(&number) else {
+            return;
+        };
+        claim.users -= 1;
+        if claim.users == 0 {
+            self.claimed -= u64::from(claim.depth);
+            self.leftover += u64::from(claim.depth);
+            self.departed += 1;
+            self.shared.remove(&number);
+        }
+    }
+
+    /// The shared queue has another depth now.
+    pub(crate) fn resize_shared(&mut self, number: u32, depth: u32) {
+        if let Some(claim) = self.shared.get_mut(&number) {
+            self.claimed = self.claimed - u64::from(claim.depth) + u64::from(depth);
+            claim.depth = depth;
+        }
+    }
+
+    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,533 are in use.
     pub(crate) fn acquire(&mut self, depth: u32) -> Option<Tag> {
         let tag = match u16::try_from(self.fresh) {
-            Ok(tag) if tag < RAW_TAG && self.free.is_empty() => {
+            Ok(tag) if tag < TAGS && self.free.is_empty() => {
                 self.fresh += 1;
                 Tag { tag, first: 0 }
             }
@@ -144,9 +200,28 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_queue_claims_its_depth_once() {
+        let mut tags = Tags::default();
+        tags.join_shared(7, 100);
+        assert_eq!((tags.shared_more(7, 100), tags.shared_more(8, 30)), (0, 30));
+        tags.join_shared(7, 100);
+        tags.join_shared(8, 30);
+        assert_eq!(tags.claimed(), 130);
+        tags.resize_shared(7, 150);
+        tags.resize_shared(9, 1000);
+        assert_eq!(tags.claimed(), 180);
+        tags.leave_shared(7);
+        assert_eq!((tags.claimed(), tags.leftover()), (180, 0));
+        tags.leave_shared(7);
+        assert_eq!((tags.claimed(), tags.leftover()), (30, 150));
+        tags.settle(tags.departed());
+        assert_eq!(tags.leftover(), 0);
+    }
+
+    #[test]
     fn all_tags_can_be_used_and_no_more() {
         let mut tags = Tags::default();
-        for want in 0..RAW_TAG {
+        for want in 0..TAGS {
             assert_eq!(tags.acquire(1).unwrap().tag, want);
         }
         assert_eq!(tags.acquire(1), None);

@@ -117,12 +117,15 @@ impl Op {
     /// The request as the verbs take it; the segments are the list's.
     #[inline(always)]
     pub(crate) fn request(&self, wr_id: u64, kind: Kind, operands: [u64; 2]) -> ibv_send_wr {
-        let mut wr = ibv_send_wr {
-            wr_id,
-            opcode: self.opcode,
-            send_flags: self.flags,
-            ..Default::default()
-        };
+        let mut wr = ibv_send_wr::default();
+        self.fill(&mut wr, wr_id, kind, operands);
+        wr
+    }
+
+    /// Writes all that devices read of a request of this kind, but for the segments.
+    #[inline(always)]
+    pub(crate) fn fill(&self, wr: &mut ibv_send_wr, wr_id: u64, kind: Kind, operands: [u64; 2]) {
+        (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, self.opcode, self.flags);
         wr.__bindgen_anon_1.imm_data = self.imm;
         if let Some(remote) = self.remote {
             if kind == Kind::Atomic {
@@ -135,7 +138,27 @@ impl Op {
                 wr.wr.rdma.rkey = remote.rkey.0;
             }
         }
-        wr
+    }
+}
+
+/// A request that is written anew for each post, in the members that the operation has: the others hold what an earlier one left, and
+/// no device looks at them. So none of it has to be zeroed each time.
+pub(crate) struct Template(ibv_send_wr);
+
+// SAFETY: the pointer in it is set when the request is posted, and not followed afterwards.
+unsafe impl Send for Template {}
+// SAFETY: nothing is reached through a shared reference.
+unsafe impl Sync for Template {}
+
+impl Template {
+    pub(crate) fn new() -> Template {
+        Template(ibv_send_wr::default())
+    }
+
+    /// To be filled and posted; `next` is null.
+    #[inline(always)]
+    pub(crate) fn get(&mut self) -> &mut ibv_send_wr {
+        &mut self.0
     }
 }
 
@@ -165,7 +188,7 @@ impl<'q, T: Send + 'static, W: Work<T>, Q> Wr<'q, T, W, Q> {
     /// Asks for a completion. Work without one comes back with the next that has one; a queue filled with such work only
     /// never drains.
     #[doc(alias = "IBV_SEND_SIGNALED")]
-    #[inline]
+    #[inline(always)]
     pub fn signaled(mut self) -> Self {
         self.op.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         self
@@ -180,7 +203,7 @@ impl<'q, T: Send + 'static, W: Work<T>, Q> Wr<'q, T, W, Q> {
     }
 }
 
-impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W> {
+impl<T: Send + 'static, W: Work<T>, K> Wr<'_, T, W, SendQueue<T, K>> {
     /// Posts it: the buffer belongs to the queue until its completion, or that of later work, is retired and the buffer taken.
     ///
     /// Allocates nothing and never blocks.
@@ -194,7 +217,7 @@ impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W> {
     }
 }
 
-impl<T: Send + 'static, W: Work<T>> Wr<'_, T, W, Batch<'_, T>> {
+impl<T: Send + 'static, W: Work<T>, K> Wr<'_, T, W, Batch<'_, T, K>> {
     /// Adds it to the batch, which posts it.
     ///
     /// Allocates nothing unless the batch becomes longer than any before on its queue, see
@@ -213,7 +236,7 @@ impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Not for devices that have none: [`Context::has_immediate_data`](crate::Context::has_immediate_data).
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    #[inline]
+    #[inline(always)]
     pub fn imm(mut self, imm: u32) -> Self {
         self.op.imm = imm.to_be();
         self.op.opcode = if self.op.remote.is_some() {
@@ -227,7 +250,7 @@ impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Lets the device copy the bytes while posting: quicker for small messages, up to
     /// [`RcBuilder::max_inline`](crate::RcBuilder::max_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
-    #[inline]
+    #[inline(always)]
     pub fn inline(mut self) -> Self {
         self.op.flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         self

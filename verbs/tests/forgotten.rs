@@ -54,3 +54,32 @@ fn a_forgotten_half_keeps_its_memory_and_harms_nobody() {
     );
     assert_eq!(drops.load(SeqCst), 1);
 }
+
+#[test]
+fn a_forgotten_shared_queue_or_queue_pair_keeps_what_was_posted() {
+    let ctx = device();
+    let pd = ctx.alloc_pd().unwrap();
+    for forget_queue in [true, false] {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let mut cq = ctx.cq(64).build().unwrap();
+        let mut shared = pd.shared_recv(4).build::<Tracked>().unwrap();
+        let builder = pd.rc(&cq).send_depth(4).shared_recv(&shared);
+        let ready = builder.build().unwrap();
+        let own = ready.endpoint();
+        let mut tx = ready.connect::<Tracked>(&own).unwrap();
+        shared.post(tracked(&pd, &drops, 1)).unwrap();
+        shared.post(tracked(&pd, &drops, 2)).unwrap();
+        tx.send(tracked(&pd, &drops, 3)).post().unwrap();
+        drop(next(&mut cq));
+        if forget_queue {
+            std::mem::forget(shared);
+            drop(tx);
+            // Its own send, and nothing of the queue's.
+            assert_eq!(drops.load(SeqCst), 1);
+        } else {
+            std::mem::forget(tx);
+            drop(shared);
+            assert_eq!(drops.load(SeqCst), 0);
+        }
+    }
+}

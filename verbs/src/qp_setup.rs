@@ -2,33 +2,41 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ibverbs_sys::{
-    ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
-};
+use ibverbs_sys::{ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_state};
 
 use crate::error::local_name;
-use crate::qp::{Keep, QpCore, Sends, Shared};
-use crate::rc_builder::Attributes;
-use crate::{ConnectError, DeviceKind, Endpoint, LinkLayer, RecvQueue, SendQueue};
+use crate::qp::{Keep, Pair, QpCore, Sends};
+use crate::qp_builder::Attributes;
+use crate::qp_kind::{Connected, Own, Shared};
+use crate::{ConnectError, DeviceKind, Endpoint, LinkLayer, Rc, RecvQueue, SendQueue};
 
-/// A queue pair that is not connected yet.
+/// A queue pair of the kind `K` that is not connected yet: an [`RcReady`] or [`UcReady`](crate::UcReady).
 ///
 /// Exchange [`endpoint`](Self::endpoint) with the peer, then [`connect`](Self::connect). To post receives before the peer can
 /// send, [`split`](Self::split) first. Sends are [refused](crate::PostErrorKind::NotConnected) until then.
-pub struct RcReady {
+pub struct QpReady<K, R = Own> {
     core: QpCore,
     endpoint: Endpoint,
     attributes: Attributes,
+    kind: PhantomData<fn() -> (K, R)>,
 }
 
-impl RcReady {
-    pub(crate) fn new(core: QpCore, endpoint: Endpoint, attributes: Attributes) -> RcReady {
-        RcReady {
+/// A reliable connection that is not connected yet.
+pub type RcReady<R = Own> = QpReady<Rc, R>;
+
+/// The right to connect a reliable connection whose queues are already in use.
+pub type RcSetup = QpSetup<Rc>;
+
+impl<K, R> QpReady<K, R> {
+    pub(crate) fn new(core: QpCore, endpoint: Endpoint, attributes: Attributes) -> QpReady<K, R> {
+        QpReady {
             core,
             endpoint,
             attributes,
+            kind: PhantomData,
         }
     }
 
@@ -37,17 +45,26 @@ impl RcReady {
         self.endpoint
     }
 
-    /// The queues, for work of the types `S` and `R`, and what is left to do.
-    pub fn split<S: Send + 'static, R: Send + 'static>(
+    fn take_apart<S: Send + 'static, T: Send + 'static>(
         self,
-    ) -> (RcSetup, SendQueue<S>, RecvQueue<R>) {
-        let (keep, send, recv) = Shared::split(self.core);
-        let setup = RcSetup {
+    ) -> (QpSetup<K>, SendQueue<S, K>, RecvQueue<T>) {
+        let (keep, send, recv) = Pair::split(self.core);
+        let setup = QpSetup {
             keep,
             endpoint: self.endpoint,
             attributes: self.attributes,
+            kind: PhantomData,
         };
         (setup, SendQueue::new(send), RecvQueue::new(recv))
+    }
+}
+
+impl<K: Connected> QpReady<K, Own> {
+    /// The queues, for work of the types `S` and `R`, and what is left to do.
+    pub fn split<S: Send + 'static, R: Send + 'static>(
+        self,
+    ) -> (QpSetup<K>, SendQueue<S, K>, RecvQueue<R>) {
+        self.take_apart()
     }
 
     /// Connects to the peer; the queues hold work of the types `S` and `R`.
@@ -57,29 +74,52 @@ impl RcReady {
     pub fn connect<S: Send + 'static, R: Send + 'static>(
         self,
         peer: &Endpoint,
-    ) -> Result<(SendQueue<S>, RecvQueue<R>), ConnectError> {
+    ) -> Result<(SendQueue<S, K>, RecvQueue<R>), ConnectError> {
         let (setup, send, recv) = self.split();
         setup.connect(peer)?;
         Ok((send, recv))
     }
 }
 
-impl fmt::Debug for RcReady {
+impl<K: Connected> QpReady<K, Shared> {
+    /// The send queue, for work of the type `S`, and what is left to do. Receives are the shared queue's.
+    pub fn split<S: Send + 'static>(self) -> (QpSetup<K>, SendQueue<S, K>) {
+        let (setup, send, _) = self.take_apart::<S, ()>();
+        (setup, send)
+    }
+
+    /// Connects to the peer; the send queue holds work of the type `S`. Receives are the shared queue's.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; the queue pair is destroyed then.
+    pub fn connect<S: Send + 'static>(
+        self,
+        peer: &Endpoint,
+    ) -> Result<SendQueue<S, K>, ConnectError> {
+        let (setup, send) = self.split();
+        setup.connect(peer)?;
+        Ok(send)
+    }
+}
+
+impl<K, R> fmt::Debug for QpReady<K, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RcReady")
+        f.debug_struct("QpReady")
             .field("endpoint", &self.endpoint)
             .finish_non_exhaustive()
     }
 }
 
-/// The right to connect a queue pair whose queues are already in use.
-pub struct RcSetup {
+/// The right to connect a queue pair of the kind `K` whose queues are already in use: an [`RcSetup`] or
+/// [`UcSetup`](crate::UcSetup).
+pub struct QpSetup<K> {
     keep: Arc<dyn Keep>,
     endpoint: Endpoint,
     attributes: Attributes,
+    kind: PhantomData<fn() -> K>,
 }
 
-impl RcSetup {
+impl<K: Connected> QpSetup<K> {
     /// What the peer must know.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
@@ -157,29 +197,21 @@ impl RcSetup {
             },
             ..Default::default()
         };
-        let what = mask(
-            mask::IBV_QP_STATE.0
-                | mask::IBV_QP_AV.0
-                | mask::IBV_QP_PATH_MTU.0
-                | mask::IBV_QP_DEST_QPN.0
-                | mask::IBV_QP_RQ_PSN.0
-                | mask::IBV_QP_MAX_DEST_RD_ATOMIC.0
-                | mask::IBV_QP_MIN_RNR_TIMER.0,
-        );
-        core.modify(qp, &mut attr, what).map_err(|source| ConnectError::Modify {
-            from: "INIT",
-            to: "RTR",
-            attributes: "STATE, AV, PATH_MTU, DEST_QPN, RQ_PSN, MAX_DEST_RD_ATOMIC, MIN_RNR_TIMER",
-            hint: rtr_hint(core.pd().context().kind(), &source),
-            source,
-            local: self.local(core),
-            peer: peer.to_string(),
-        })
+        core.modify(qp, &mut attr, K::RTR)
+            .map_err(|source| ConnectError::Modify {
+                from: "INIT",
+                to: "RTR",
+                attributes: K::RTR_NAMES,
+                hint: rtr_hint(core.pd().context().kind(), &source),
+                source,
+                local: self.local(core),
+                peer: peer.to_string(),
+            })
     }
 
     fn to_rts(&self, core: &QpCore, qp: *mut ibv_qp, peer: &Endpoint) -> Result<(), ConnectError> {
         let a = &self.attributes;
-        let reads = a.initiator_depth.min(peer.rd_atomic());
+        let reads = a.rd_atomic.min(peer.rd_atomic());
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
             timeout: a.timeout,
@@ -189,19 +221,11 @@ impl RcSetup {
             max_rd_atomic: reads,
             ..Default::default()
         };
-        let what = mask(
-            mask::IBV_QP_STATE.0
-                | mask::IBV_QP_TIMEOUT.0
-                | mask::IBV_QP_RETRY_CNT.0
-                | mask::IBV_QP_RNR_RETRY.0
-                | mask::IBV_QP_SQ_PSN.0
-                | mask::IBV_QP_MAX_QP_RD_ATOMIC.0,
-        );
-        core.modify(qp, &mut attr, what)
+        core.modify(qp, &mut attr, K::RTS)
             .map_err(|source| ConnectError::Modify {
                 from: "RTR",
                 to: "RTS",
-                attributes: "STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, SQ_PSN, MAX_QP_RD_ATOMIC",
+                attributes: K::RTS_NAMES,
                 hint: "the device may not take one of the retry or depth values: try the defaults"
                     .into(),
                 source,
@@ -217,9 +241,9 @@ impl RcSetup {
     }
 }
 
-impl fmt::Debug for RcSetup {
+impl<K> fmt::Debug for QpSetup<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RcSetup")
+        f.debug_struct("QpSetup")
             .field("endpoint", &self.endpoint)
             .finish_non_exhaustive()
     }
