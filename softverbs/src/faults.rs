@@ -9,6 +9,12 @@
 //! // ... the third registration from here on fails ...
 //! drop(injected);
 //! ```
+//!
+//! For programs that cannot be changed, the environment says it: see [`environment`](mod@environment).
+
+pub mod environment;
+
+pub use environment::{Malformed, environment};
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;

@@ -28,6 +28,7 @@
 //!
 //! * `VERBATIM_DIR`: where processes find each other; else `XDG_RUNTIME_DIR`, `/dev/shm`, `/tmp`.
 //! * `VERBATIM_ASYNC=<seed>`: the asynchronous mode, see [`set_async`].
+//! * `VERBATIM_FAULTS=<faults>`: what goes wrong, and when; see [`faults::environment`](mod@faults::environment).
 
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 #![allow(rustdoc::private_intra_doc_links)]

@@ -21,6 +21,8 @@ unsafe impl Send for Device {}
 /// The device; without immediate data it looks like those that have none.
 fn the_device() -> *mut ibv_device {
     static DEVICES: [OnceLock<Device>; 2] = [const { OnceLock::new() }; 2];
+    // If it is malformed, opening the device says so.
+    let _ = faults::environment();
     let iwarp = faults::no_immediate();
     let device = DEVICES[usize::from(iwarp)].get_or_init(|| {
         let mut device = ibv_device {
@@ -99,6 +101,9 @@ pub(super) unsafe fn context<'a>(context: *mut ibv_context) -> &'a Context {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let open = || {
+        faults::environment().map_err(|malformed| {
+            std::io::Error::new(std::io::ErrorKind::InvalidInput, malformed)
+        })?;
         fail(Verb::OpenDevice)?;
         let process = Process::get()?;
         let helper = device::async_seed().map(Helper::start).transpose()?;
