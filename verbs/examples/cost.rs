@@ -20,14 +20,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().unwrap_or_else(|| "write_imm".to_owned());
     let count: u64 = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
-    if what == "raw" {
-        return raw(count);
+    // Each has a loop of its own, in which the compiler knows the mode.
+    match &*what {
+        "send" => safe::<SEND>(&what, count),
+        "write_imm" => safe::<WRITE_IMM>(&what, count),
+        "write" => safe::<WRITE>(&what, count),
+        "read" => safe::<READ>(&what, count),
+        "raw" => raw(count),
+        _ => Err("send, write_imm, write, read or raw, and a number".into()),
     }
-    let receives = match &*what {
-        "send" | "write_imm" => true,
-        "write" | "read" => false,
-        _ => return Err("send, write_imm, write, read or raw, and a number".into()),
-    };
+}
+
+const SEND: u8 = 0;
+const WRITE_IMM: u8 = 1;
+const WRITE: u8 = 2;
+const READ: u8 = 3;
+
+fn safe<const MODE: u8>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
+    let receives = MODE == SEND || MODE == WRITE_IMM;
     let Connection {
         pd,
         mut cq_a,
@@ -49,12 +59,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for i in 0..count {
         let signaled = i % 16 == 15 || !receives;
         let buffer = spare.pop().ok_or("no buffer")?;
-        match &*what {
-            "read" => tx.read(buffer, remote).signaled().post()?,
+        match MODE {
+            READ => tx.read(buffer, remote).signaled().post()?,
             _ => {
-                let wr = match &*what {
-                    "send" => tx.send(buffer),
-                    "write" => tx.write(buffer, remote),
+                let wr = match MODE {
+                    SEND => tx.send(buffer),
+                    WRITE => tx.write(buffer, remote),
                     _ => tx.write(buffer, remote).imm(i as u32),
                 };
                 if signaled {
@@ -77,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             rx.post(received.into_inner())?;
         }
     }
-    report(&what, begin, count);
+    report(what, begin, count);
     Ok(())
 }
 

@@ -33,18 +33,6 @@ impl QueueId {
         u64::from(SHARED_TAG) << SEQ_BITS | self.0 >> 16 << SLOT_BITS | u64::from(slot)
     }
 
-    /// Queue and sequence number, or slot, of the id of a work request that completed on `cq`.
-    #[inline(always)]
-    fn of(cq: CqId, wr_id: u64) -> (QueueId, u64) {
-        let (tag, seq) = ((wr_id >> SEQ_BITS) as u16, wr_id & SEQ_MASK);
-        if tag == SHARED_TAG {
-            let (number, slot) = ((seq >> SLOT_BITS) as u32, seq & u64::from(MAX_SLOTS - 1));
-            (QueueId::shared(number), slot)
-        } else {
-            (QueueId::new(cq, tag), seq)
-        }
-    }
-
     fn tag(self) -> u16 {
         self.0 as u16
     }
@@ -76,8 +64,9 @@ pub struct Completion(Entry);
 /// What a completion says; unlike it, no right to anything.
 #[derive(Clone, Copy)]
 struct Entry {
-    queue: QueueId,
-    seq: u64,
+    /// Identity of the completion queue, where that of a [`QueueId`] is.
+    cq: u64,
+    wr_id: u64,
     report: Report,
 }
 
@@ -87,51 +76,69 @@ struct Entry {
 /// write the length only where something arrived, and immediate data only where it did.
 #[derive(Clone, Copy)]
 pub(crate) struct Report {
-    status: u32,
-    opcode: ibv_wc_opcode,
-    vendor_err: u32,
-    byte_len: u32,
-    /// In network byte order.
-    imm: u32,
-    qp_num: u32,
+    /// Pairs of members of `ibv_wc`, the first in the lower half: it is carried through several hands, and four words are less
+    /// to carry than seven.
+    status_opcode: u64,
+    vendor_len: u64,
+    /// Immediate data in network byte order.
+    imm_qp: u64,
     flags: u32,
+}
+
+/// Two members in a word.
+#[inline(always)]
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[inline(always)]
+fn high(pair: u64) -> u32 {
+    (pair >> 32) as u32
 }
 
 impl Report {
     #[inline(always)]
     fn from_sys(wc: &ibv_wc) -> Report {
+        // SAFETY: all members of the union are integers of this size.
+        let imm = unsafe { wc.__bindgen_anon_1.imm_data };
         Report {
-            status: wc.status.0,
-            opcode: wc.opcode,
-            vendor_err: wc.vendor_err,
-            byte_len: wc.byte_len,
-            // SAFETY: all members of the union are integers of this size.
-            imm: unsafe { wc.__bindgen_anon_1.imm_data },
-            qp_num: wc.qp_num,
+            status_opcode: pair(wc.status.0, wc.opcode.0),
+            vendor_len: pair(wc.vendor_err, wc.byte_len),
+            imm_qp: pair(imm, wc.qp_num),
             flags: wc.wc_flags,
         }
+    }
+
+    #[inline(always)]
+    fn status(&self) -> WcStatus {
+        WcStatus(self.status_opcode as u32)
+    }
+
+    #[inline(always)]
+    fn qp_num(&self) -> u32 {
+        high(self.imm_qp)
     }
 
     /// Whether the work was given up without having been looked at.
     #[inline(always)]
     pub(crate) fn is_flush(&self) -> bool {
-        self.status == WcStatus::WR_FLUSH_ERR.0
+        self.status() == WcStatus::WR_FLUSH_ERR
     }
 
     #[inline(always)]
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
-        if self.status == WcStatus::SUCCESS.0 {
+        if self.status() == WcStatus::SUCCESS {
             Ok(Wc {
-                byte_len: self.byte_len,
-                imm: self.imm,
+                byte_len: high(self.vendor_len),
+                imm: self.imm_qp as u32,
                 flags: self.flags,
-                opcode: self.opcode,
+                opcode: ibv_wc_opcode(high(self.status_opcode)),
             })
         } else {
             Err(WcError {
-                status: WcStatus(self.status),
-                vendor_err: self.vendor_err,
-                qp_num: self.qp_num,
+                status: self.status(),
+                vendor_err: self.vendor_len as u32,
+                qp_num: self.qp_num(),
             })
         }
     }
@@ -141,10 +148,9 @@ impl Completion {
     /// `wc` holds what a device wrote, and where it wrote nothing, anything.
     #[inline(always)]
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
-        let (queue, seq) = QueueId::of(cq, wc.wr_id);
         Completion(Entry {
-            queue,
-            seq,
+            cq: cq.0 << 16,
+            wr_id: wc.wr_id,
             report: Report::from_sys(wc),
         })
     }
@@ -152,24 +158,31 @@ impl Completion {
     /// The queue it belongs to.
     #[inline]
     pub fn queue(&self) -> QueueId {
-        self.0.queue
+        self.0.queue()
+    }
+
+    /// Whether it belongs to this queue, which is not a shared one.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, queue: QueueId) -> bool {
+        // Where the tag is that of shared queues, this is nobody's.
+        self.0.cq | self.0.wr_id >> SEQ_BITS == queue.0
     }
 
     /// Whether the work request succeeded.
     #[inline]
     pub fn is_ok(&self) -> bool {
-        self.0.report.status == WcStatus::SUCCESS.0
+        self.0.report.status() == WcStatus::SUCCESS
     }
 
     /// Its status.
     #[inline]
     pub fn status(&self) -> WcStatus {
-        WcStatus(self.0.report.status)
+        self.0.report.status()
     }
 
     /// Number of the queue pair.
     pub fn qp_num(&self) -> u32 {
-        self.0.report.qp_num
+        self.0.report.qp_num()
     }
 
     /// What it says of work that was posted raw, with [`SendQueue::post_raw`](crate::SendQueue::post_raw) or
@@ -179,19 +192,25 @@ impl Completion {
     /// The completion itself, when it belongs to a queue.
     #[inline]
     pub fn into_raw(self) -> Result<RawCompletion, Completion> {
-        if self.0.queue.tag() != RAW_TAG {
+        if self.0.wr_id >> SEQ_BITS != u64::from(RAW_TAG) {
             return Err(self);
         }
         Ok(RawCompletion {
-            wr_id: self.0.seq,
-            qp_num: self.0.report.qp_num,
+            wr_id: self.seq(),
+            qp_num: self.0.report.qp_num(),
             result: self.outcome(),
         })
     }
 
     #[inline(always)]
     pub(crate) fn seq(&self) -> u64 {
-        self.0.seq
+        self.0.wr_id & SEQ_MASK
+    }
+
+    /// Of a shared receive queue's.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u32 {
+        self.0.wr_id as u32 & (MAX_SLOTS - 1)
     }
 
     #[inline(always)]
@@ -206,12 +225,23 @@ impl Completion {
     }
 }
 
+impl Entry {
+    #[inline(always)]
+    fn queue(&self) -> QueueId {
+        if self.wr_id >> SEQ_BITS == u64::from(SHARED_TAG) {
+            QueueId::shared(((self.wr_id & SEQ_MASK) >> SLOT_BITS) as u32)
+        } else {
+            QueueId(self.cq | self.wr_id >> SEQ_BITS)
+        }
+    }
+}
+
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion")
-            .field("queue", &self.queue)
-            .field("seq", &self.seq)
-            .field("status", &WcStatus(self.report.status))
+            .field("queue", &self.queue())
+            .field("seq", &(self.wr_id & SEQ_MASK))
+            .field("status", &self.report.status())
             .finish()
     }
 }
@@ -433,8 +463,13 @@ mod tests {
         for (number, slot) in [(0, 0), (1, 5), (last, MAX_SLOTS - 1)] {
             let id = QueueId::shared(number);
             for cq in [1, 1 << 40] {
-                let found = QueueId::of(CqId(cq), id.shared_wr_id(slot));
-                assert_eq!(found, (id, u64::from(slot)));
+                let wc = ibv_wc {
+                    wr_id: id.shared_wr_id(slot),
+                    ..Default::default()
+                };
+                let c = Completion::from_sys(CqId(cq), &wc);
+                assert_eq!((c.queue(), c.slot()), (id, slot));
+                assert!(!c.is_of(QueueId::new(CqId(cq), 7)));
             }
         }
         assert_ne!(QueueId::shared(3), QueueId::new(CqId(3), 3));

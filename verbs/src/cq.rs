@@ -234,17 +234,27 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
-        if let Some(completion) = self.ahead.pop_front() {
-            return Ok(Some(completion));
+        if !self.ahead.is_empty() {
+            return Ok(self.ahead.pop_front());
         }
-        let mut found = None;
-        self.poll_some(1, |completion| found = Some(completion))?;
-        Ok(found)
+        let got = self.take_entries(1)?;
+        // One entry, and no loop over them.
+        Ok((got > 0).then(|| Completion::from_sys(self.shared.id, &self.entries.0[0])))
     }
 
     /// Polls up to `want` completions, and no more than a chunk.
     #[inline(always)]
     fn poll_some(&mut self, want: usize, mut each: impl FnMut(Completion)) -> Result<usize, Error> {
+        let got = self.take_entries(want)?;
+        for wc in &self.entries.0[..got] {
+            each(Completion::from_sys(self.shared.id, wc));
+        }
+        Ok(got)
+    }
+
+    /// Lets the device write up to `want` entries, and no more than a chunk: the first of [`entries`](Self::entries).
+    #[inline(always)]
+    fn take_entries(&mut self, want: usize) -> Result<usize, Error> {
         let want = want.min(CHUNK);
         // Before polling: only what had left by then is gone if there is nothing more.
         let departed = self.shared.departed.load(Ordering::Acquire);
@@ -263,9 +273,6 @@ impl Cq {
         if got < want && departed != self.settled {
             self.settled = departed;
             self.shared.settle(departed);
-        }
-        for wc in &self.entries.0[..got] {
-            each(Completion::from_sys(self.shared.id, wc));
         }
         Ok(got)
     }

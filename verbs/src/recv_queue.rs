@@ -6,6 +6,7 @@ use ibverbs_sys::ibv_recv_wr;
 
 use crate::errno;
 use crate::qp::{Half, Limits};
+use crate::send_queue::full;
 use crate::{
     Completion, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter, SgeList, Stale,
 };
@@ -56,12 +57,8 @@ impl<T: Send + 'static> RecvQueue<T> {
         let (qp, id) = (self.half.qp, self.half.id);
         let max = self.limits.recv_sge as usize;
         let ring = self.half.ring();
-        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
         let Some(vacant) = ring.vacant() else {
-            return Err(PostError::new(
-                PostErrorKind::QueueFull { depth, untaken },
-                buffer,
-            ));
+            return Err(PostError::new(full(ring), buffer));
         };
         // No queue pair is built for more segments than a list holds.
         if list.len() > max {
@@ -81,9 +78,9 @@ impl<T: Send + 'static> RecvQueue<T> {
         // SAFETY: the queue pair is alive. The segments are those of `buffer`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contract of `Scatter`.
         let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, &mut wr, &mut bad) };
-        // As for sends: refused is what the library names as refused.
-        if ret != 0 && std::ptr::eq(bad, &wr) {
-            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+        if ret != 0
+            && let Some(errno) = errno::refused(ret, bad, &wr)
+        {
             return Err(PostError::new(PostErrorKind::Device { errno }, buffer));
         }
         vacant.fill(buffer);
@@ -100,7 +97,7 @@ impl<T: Send + 'static> RecvQueue<T> {
         completion: Completion,
     ) -> Result<Result<Received<T>, RecvError<T>>, Stale> {
         let queue = self.half.id;
-        if completion.queue() != queue {
+        if !completion.is_of(queue) {
             return Err(Stale { completion, queue });
         }
         let Some(buffer) = self.half.ring().redeem(completion.seq()) else {

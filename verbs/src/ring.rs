@@ -46,10 +46,15 @@ pub(crate) trait Said: Copy {
 pub(crate) struct Ring<T, O> {
     /// As many as a power of two.
     slots: Box<[Slot<T, O>]>,
+    /// One less than they are.
+    mask: usize,
     depth: u64,
+    // Positions count without end, in 64 bits; a sequence number is the lower 48 of one.
     base: u64,
     retired: u64,
     next: u64,
+    /// Where `next` must stop: `base` and the depth.
+    end: u64,
 }
 
 /// Room for one value, found before it is posted, so that storing it afterwards cannot fail.
@@ -62,16 +67,16 @@ impl<T, O> Vacant<'_, T, O> {
     /// The sequence number of the value.
     #[inline(always)]
     pub(crate) fn seq(&self) -> u64 {
-        *self.next
+        *self.next & SEQ_MASK
     }
 
     /// Adds it as the newest.
     #[inline(always)]
     pub(crate) fn fill(self, value: T) {
         debug_assert!(self.slot.value.is_none() && self.slot.outcome.is_none());
-        // The slot is empty: forgetting what was in it spares the check on the way.
-        std::mem::forget(self.slot.value.replace(value));
-        *self.next = (*self.next + 1) & SEQ_MASK;
+        // SAFETY: a place that is borrowed mutably; it is empty, so nothing is left undropped that should be dropped.
+        unsafe { std::ptr::write(&mut self.slot.value, Some(value)) };
+        *self.next += 1;
     }
 }
 
@@ -87,18 +92,20 @@ impl<T, O> Ring<T, O> {
                     outcome: None,
                 })
                 .collect(),
+            mask: len - 1,
             depth: u64::from(depth),
             base: first & SEQ_MASK,
             retired: first & SEQ_MASK,
             next: first & SEQ_MASK,
+            end: (first & SEQ_MASK) + u64::from(depth),
         }
     }
 
     #[inline(always)]
-    fn slot(&mut self, seq: u64) -> &mut Slot<T, O> {
-        let at = seq as usize & (self.slots.len() - 1);
+    fn slot(&mut self, at: u64) -> &mut Slot<T, O> {
+        let at = at as usize & self.mask;
         debug_assert!(at < self.slots.len());
-        // SAFETY: there is at least one slot, so the mask leaves an index below their number.
+        // SAFETY: `mask` is one less than the number of slots, which does not change.
         unsafe { self.slots.get_unchecked_mut(at) }
     }
 
@@ -111,25 +118,25 @@ impl<T, O> Ring<T, O> {
     /// Slots that can still be filled.
     #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
-        (self.depth - distance(self.base, self.next)) as u32
+        (self.end - self.next) as u32
     }
 
     /// Values that the device may still touch.
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
-        distance(self.retired, self.next) as u32
+        (self.next - self.retired) as u32
     }
 
     /// Slots that are completed and wait for being taken.
     #[inline(always)]
     pub(crate) fn retired_untaken(&self) -> u32 {
-        distance(self.base, self.retired) as u32
+        (self.retired - self.base) as u32
     }
 
     /// Where it would stop now.
     pub(crate) fn stopped(&self) -> Stopped {
         Stopped {
-            next: self.next,
+            next: self.next & SEQ_MASK,
             in_flight: self.in_flight(),
         }
     }
@@ -143,10 +150,10 @@ impl<T, O> Ring<T, O> {
     /// Room for the next value, unless the ring is full.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, O>> {
-        if self.free() == 0 {
+        if self.next == self.end {
             return None;
         }
-        let at = self.next as usize & (self.slots.len() - 1);
+        let at = self.next as usize & self.mask;
         debug_assert!(at < self.slots.len());
         Some(Vacant {
             // SAFETY: as in `slot`.
@@ -155,66 +162,69 @@ impl<T, O> Ring<T, O> {
         })
     }
 
-    /// Whether the device may still touch the value at `seq`.
+    /// The position of `seq`, if the device may still touch the value there.
     #[inline(always)]
-    fn is_in_flight(&self, seq: u64) -> bool {
-        distance(self.retired, seq) < distance(self.retired, self.next)
+    fn in_flight_at(&self, seq: u64) -> Option<u64> {
+        let ahead = distance(self.retired, seq);
+        (ahead < self.next - self.retired).then(|| self.retired + ahead)
     }
 
-    /// Records the completion of `seq`: it and all older ones are no longer in flight. `false` outside the window.
+    /// Records the completion of `seq`: it and all older ones are no longer in flight. The position up to which values can be taken
+    /// now; `None` outside the window.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> bool
+    pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> Option<u64>
     where
         O: Said,
     {
-        if !self.is_in_flight(seq) {
-            return false;
-        }
+        let at = self.in_flight_at(seq)?;
         if outcome.leaves_doubt() {
-            self.doubt(seq, outcome);
+            self.doubt(at, outcome);
         }
-        self.slot(seq).outcome = Some(outcome);
-        self.retired = (seq + 1) & SEQ_MASK;
-        true
+        self.slot(at).outcome = Some(outcome);
+        self.retired = at + 1;
+        Some(at + 1)
     }
 
-    /// What is in flight before `seq` has no completion that was seen: it ends like that one.
+    /// What is in flight before `end` has no completion that was seen: it ends like that one.
     #[cold]
-    fn doubt(&mut self, seq: u64, outcome: O)
+    fn doubt(&mut self, end: u64, outcome: O)
     where
         O: Copy,
     {
-        let mut at = self.retired;
-        while at != seq {
+        for at in self.retired..end {
             self.slot(at).outcome = Some(outcome);
-            at = (at + 1) & SEQ_MASK;
         }
     }
 
-    /// The oldest value, if it is retired and not newer than `upto`.
+    /// The oldest value, if it lies before `end`, a position that [`retire`](Self::retire) gave.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, upto: u64) -> Option<(T, Option<O>)> {
-        if distance(self.base, upto) >= distance(self.base, self.retired) {
+    pub(crate) fn pop(&mut self, end: u64) -> Option<(T, Option<O>)> {
+        // Whatever is asked for: nothing in flight.
+        if self.base >= end.min(self.retired) {
             return None;
         }
-        let base = self.base;
-        let slot = self.slot(base);
-        let (value, outcome) = (slot.value.take()?, slot.outcome.take());
-        self.base = (base + 1) & SEQ_MASK;
+        let slot = self.slot(self.base);
+        let value = slot.value.take()?;
+        // Mostly there is none: not even to be looked at.
+        let outcome = match slot.outcome {
+            None => None,
+            Some(_) => slot.outcome.take(),
+        };
+        self.base += 1;
+        self.end += 1;
         Some((value, outcome))
     }
 
     /// The value at `seq`, which has completed; older ones are retired as lost. `None` outside the window.
     #[inline(always)]
     pub(crate) fn redeem(&mut self, seq: u64) -> Option<T> {
-        if !self.is_in_flight(seq) {
-            return None;
+        let at = self.in_flight_at(seq)?;
+        if self.base == at {
+            self.base = at + 1;
+            self.end += 1;
         }
-        self.retired = (seq + 1) & SEQ_MASK;
-        if self.base == seq {
-            self.base = self.retired;
-        }
-        self.slot(seq).value.take()
+        self.retired = at + 1;
+        self.slot(at).value.take()
     }
 
     /// The oldest lost value.
@@ -226,26 +236,25 @@ impl<T, O> Ring<T, O> {
         let value = self.slot(base).value.take();
         // What was redeemed out of order behind it leaves room as well.
         while self.base != self.retired {
-            let base = self.base;
-            if self.slot(base).value.is_some() {
+            if self.slot(self.base).value.is_some() {
                 break;
             }
-            self.base = (base + 1) & SEQ_MASK;
+            self.base += 1;
         }
+        self.end = self.base + self.depth;
         value
     }
 
     /// Everything left, oldest first, in flight or not. Only when the device can touch none of it any more.
     pub(crate) fn drain(&mut self) -> Vec<T> {
-        let mut out = Vec::with_capacity(distance(self.base, self.next) as usize);
-        while self.base != self.next {
-            let base = self.base;
-            let slot = self.slot(base);
+        let mut out = Vec::with_capacity((self.next - self.base) as usize);
+        for at in self.base..self.next {
+            let slot = self.slot(at);
             slot.outcome = None;
             out.extend(slot.value.take());
-            self.base = (base + 1) & SEQ_MASK;
         }
-        self.retired = self.next;
+        (self.base, self.retired) = (self.next, self.next);
+        self.end = self.base + self.depth;
         out
     }
 }

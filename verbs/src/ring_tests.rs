@@ -40,8 +40,10 @@ fn a_flush_says_nothing_good_of_older_work_without_a_completion() {
     for v in 0..6 {
         push(&mut r, v).unwrap();
     }
-    assert!(r.retire(1, "fine") && r.retire(2, "failed") && r.retire(4, "flushed"));
-    let all: Vec<_> = std::iter::from_fn(|| r.pop(4)).collect();
+    for (seq, outcome) in [(1, "fine"), (2, "failed"), (4, "flushed")] {
+        assert_eq!(r.retire(seq, outcome), Some(seq + 1));
+    }
+    let all: Vec<_> = std::iter::from_fn(|| r.pop(5)).collect();
     let want = [
         (0, None),
         (1, Some("fine")),
@@ -58,41 +60,40 @@ fn a_completion_retires_all_older_slots() {
     for v in ["a", "b", "c"] {
         push(&mut r, v).unwrap();
     }
-    assert_eq!(r.pop(2), None, "nothing is retired yet");
-    assert!(r.retire(1, 9));
+    assert_eq!(r.pop(3), None, "nothing is retired yet");
+    assert_eq!(r.retire(1, 9), Some(2));
     assert_eq!((r.in_flight(), r.retired_untaken(), r.free()), (1, 2, 1));
-    assert_eq!(r.pop(1), Some(("a", None)));
-    assert_eq!(r.pop(1), Some(("b", Some(9))));
-    assert_eq!(r.pop(1), None);
-    assert!(
-        !r.retire(1, 9),
+    assert_eq!(r.pop(2), Some(("a", None)));
+    assert_eq!(r.pop(2), Some(("b", Some(9))));
+    assert_eq!(r.pop(2), None);
+    assert_eq!(
+        r.retire(1, 9),
+        None,
         "a second completion of the same slot is stale"
     );
-    assert!(!r.retire(0, 9));
-    assert!(!r.retire(3, 9), "not posted yet");
+    assert_eq!(r.retire(0, 9), None);
+    assert_eq!(r.retire(3, 9), None, "not posted yet");
 }
 
 #[test]
 fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
     let mut r: Ring<u32, &str> = Ring::new(8, 0);
     (0..4).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert!(r.retire(1, "failed"));
-    assert!(r.retire(3, "fine"));
+    assert_eq!(r.retire(1, "failed"), Some(2));
+    assert_eq!(r.retire(3, "fine"), Some(4));
     // The newer token sees the older completion's outcome, not its own, on slot 1.
-    let seen: Vec<_> = std::iter::from_fn(|| r.pop(3)).collect();
+    let seen: Vec<_> = std::iter::from_fn(|| r.pop(4)).collect();
     assert_eq!(
         seen,
         [(0, None), (1, Some("failed")), (2, None), (3, Some("fine"))]
     );
     (4..8).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert!(r.retire(5, "x"));
-    assert_eq!(r.pop(1), None, "a token of before");
-    assert_eq!(
-        r.pop(7),
-        None,
-        "a token that was never handed out reaches nothing in flight"
-    );
-    assert_eq!(r.pop(5), Some((4, None)));
+    assert_eq!(r.pop(8), None, "nothing in flight, whatever is asked");
+    assert_eq!(r.retire(5, "x"), Some(6));
+    assert_eq!(r.pop(2), None, "a token of before");
+    assert_eq!(r.pop(6), Some((4, None)));
+    assert_eq!(r.pop(8), Some((5, Some("x"))));
+    assert_eq!(r.pop(8), None);
 }
 
 #[test]
@@ -100,8 +101,8 @@ fn the_sequence_wraps_without_a_gap() {
     let mut r: Ring<u32, ()> = Ring::new(3, SEQ_MASK - 1);
     for v in 0..100u32 {
         let seq = push(&mut r, v).unwrap();
-        assert!(r.retire(seq, ()));
-        assert_eq!(r.pop(seq), Some((v, Some(()))));
+        let end = r.retire(seq, ()).unwrap();
+        assert_eq!(r.pop(end), Some((v, Some(()))));
     }
     assert_eq!(r.stopped().next, 98);
 }
@@ -123,8 +124,8 @@ fn lost_slots_hold_their_place_until_taken() {
 fn a_depth_of_zero_takes_nothing() {
     let mut r: Ring<u32, ()> = Ring::new(0, 5);
     assert_eq!(push(&mut r, 1), Err(1));
-    assert!(!r.retire(5, ()));
-    assert_eq!((r.pop(5), r.redeem(5), r.pop_lost()), (None, None, None));
+    assert_eq!(r.retire(5, ()), None);
+    assert_eq!((r.pop(6), r.redeem(5), r.pop_lost()), (None, None, None));
 }
 
 /// The obvious implementation: what is in flight, what is done, by position since the start.
@@ -191,11 +192,12 @@ proptest! {
             let seq = first.wrapping_add(at) & SEQ_MASK;
             match op {
                 0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
-                2 => prop_assert_eq!(ring.retire(seq, outcome), model.retire(at, outcome)),
+                2 => prop_assert_eq!(ring.retire(seq, outcome).is_some(), model.retire(at, outcome)),
                 _ => {
-                    let covered = model.done.iter().any(|d| d.0 == at);
+                    let end = first.wrapping_add(at).wrapping_add(1);
+                    let covered = model.done.front().is_some_and(|d| first + d.0 < end);
                     let want = if covered { model.done.pop_front() } else { None };
-                    prop_assert_eq!(ring.pop(seq), want.map(|d| (d.1, d.2)));
+                    prop_assert_eq!(ring.pop(end), want.map(|d| (d.1, d.2)));
                 }
             }
             prop_assert_eq!(ring.in_flight() as usize, model.flying.len());

@@ -8,6 +8,7 @@ use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 use crate::batch::{Batch, Chain};
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
+use crate::ring::Ring;
 use crate::wr::{Incoming, Kind, Op, Outgoing, Template, Word, Work};
 use crate::{
     Completion, Error, Gather, PostError, PostErrorKind, QueueId, Rc, RemoteRegion, SgeList, Stale,
@@ -69,7 +70,8 @@ pub struct SendQueue<T, K = Rc> {
 #[must_use = "take the buffers with SendQueue::take: until then their slots are in use"]
 pub struct Done {
     queue: QueueId,
-    upto: u64,
+    /// The position in the ring behind the last.
+    end: u64,
 }
 
 impl<T: Send + 'static, K> SendQueue<T, K> {
@@ -144,12 +146,8 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         }
         let (qp, id) = (self.half.qp, self.half.id);
         let ring = self.half.ring();
-        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
         let Some(vacant) = ring.vacant() else {
-            return Err(PostError::new(
-                PostErrorKind::QueueFull { depth, untaken },
-                value,
-            ));
+            return Err(PostError::new(full(ring), value));
         };
         if let Err(kind) = check(&self.limits, &list, &op, W::KIND) {
             return Err(PostError::new(kind, value));
@@ -162,10 +160,9 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
         let ret = unsafe { ibverbs_sys::inline::ibv_post_send(qp, wr, &mut bad) };
-        // Refused is what the library names as refused. Some (rxe, siw) put the request into the queue before they tell the kernel,
-        // and report a failure of telling without a name: that request is in the queue, so its memory stays here.
-        if ret != 0 && std::ptr::eq(bad, wr) {
-            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+        if ret != 0
+            && let Some(errno) = errno::refused(ret, bad, wr)
+        {
             return Err(PostError::new(PostErrorKind::Device { errno }, value));
         }
         vacant.fill(value);
@@ -193,13 +190,12 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         let operands = work.operands();
         let value = work.store();
         let (ring, ahead) = (self.half.ring_ref(), self.chain.len());
-        let (depth, untaken) = (ring.depth(), ring.retired_untaken());
         let (room, seq) = (ring.free() as usize > ahead, ring.seq_ahead(ahead));
         let admitted = self.admit(W::KIND).and_then(|()| {
             if room {
                 check(&self.limits, &list, &op, W::KIND)
             } else {
-                Err(PostErrorKind::QueueFull { depth, untaken })
+                Err(full(self.half.ring_ref()))
             }
         });
         if let Err(kind) = admitted {
@@ -236,18 +232,16 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
     /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
     #[inline(always)]
     pub fn retire(&mut self, completion: Completion) -> Result<Done, Stale> {
-        let upto = completion.seq();
-        if completion.queue() != self.half.id || !self.half.ring().retire(upto, completion.report())
+        let queue = self.half.id;
+        if completion.is_of(queue)
+            && let Some(end) = self
+                .half
+                .ring()
+                .retire(completion.seq(), completion.report())
         {
-            return Err(Stale {
-                completion,
-                queue: self.half.id,
-            });
+            return Ok(Done { queue, end });
         }
-        Ok(Done {
-            queue: self.half.id,
-            upto,
-        })
+        Err(Stale { completion, queue })
     }
 
     /// The next buffer that `done` covers, oldest first, and how its work ended; `None` when there is no more.
@@ -260,7 +254,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         if done.queue != self.half.id {
             return None;
         }
-        let (value, report) = self.half.ring().pop(done.upto)?;
+        let (value, report) = self.half.ring().pop(done.end)?;
         Some((value, report.map_or(Ok(Wc::IMPLIED), |r| r.outcome())))
     }
 
@@ -385,6 +379,15 @@ impl<T: Send + 'static> SendQueue<T, Rc> {
             Word::new(into, [add, 0]),
             Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote)),
         )
+    }
+}
+
+/// Why there is no vacant slot.
+#[cold]
+pub(crate) fn full<T, O>(ring: &Ring<T, O>) -> PostErrorKind {
+    PostErrorKind::QueueFull {
+        depth: ring.depth(),
+        untaken: ring.retired_untaken(),
     }
 }
 

@@ -41,7 +41,6 @@ const _: () = {
 /// Holds [`CAPACITY`](Self::CAPACITY) segments. Further ones are counted but not kept, and make the post fail with
 /// [`TooManySegments`](crate::PostErrorKind::TooManySegments).
 pub struct SgeList {
-    kept: usize,
     pushed: usize,
     bytes: u64,
     sges: [MaybeUninit<Sge>; SgeList::CAPACITY],
@@ -58,7 +57,6 @@ impl SgeList {
     #[inline]
     pub const fn new() -> SgeList {
         SgeList {
-            kept: 0,
             pushed: 0,
             bytes: 0,
             sges: [MaybeUninit::uninit(); SgeList::CAPACITY],
@@ -68,12 +66,11 @@ impl SgeList {
     /// Adds a segment.
     #[inline(always)]
     pub fn push(&mut self, sge: Sge) {
+        if let Some(slot) = self.sges.get_mut(self.pushed) {
+            slot.write(sge);
+        }
         self.pushed += 1;
         self.bytes += u64::from(sge.len);
-        if let Some(slot) = self.sges.get_mut(self.kept) {
-            slot.write(sge);
-            self.kept += 1;
-        }
     }
 
     /// Adds memory of any length, as one segment up to 2 GiB, else as several.
@@ -125,14 +122,15 @@ impl SgeList {
     /// Whether more segments were pushed than the list holds.
     #[inline]
     pub fn overflowed(&self) -> bool {
-        self.pushed > self.kept
+        self.pushed > Self::CAPACITY
     }
 
     /// The segments kept.
     #[inline]
     pub fn as_slice(&self) -> &[Sge] {
-        // SAFETY: `push` wrote the first `kept` entries.
-        unsafe { std::slice::from_raw_parts(self.sges.as_ptr().cast::<Sge>(), self.kept) }
+        let kept = self.pushed.min(Self::CAPACITY);
+        // SAFETY: `push` wrote as many entries as there is room for, from the first on.
+        unsafe { std::slice::from_raw_parts(self.sges.as_ptr().cast::<Sge>(), kept) }
     }
 
     /// The array as the verbs take it; they read it only, and not after the call.

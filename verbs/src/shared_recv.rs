@@ -229,9 +229,9 @@ impl<T: Send + 'static> SharedRecvQueue<T> {
         // SAFETY: the queue is alive. The segments are those of `buffer`, which keep their addresses when it moves into the slot,
         // where it stays until the device is done: the contract of `Scatter`.
         let ret = unsafe { ibverbs_sys::inline::ibv_post_srq_recv(srq, &mut wr, &mut bad) };
-        // As for sends: refused is what the library names as refused.
-        if ret != 0 && std::ptr::eq(bad, &wr) {
-            let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+        if ret != 0
+            && let Some(errno) = errno::refused(ret, bad, &wr)
+        {
             return Err(PostError::new(PostErrorKind::Device { errno }, buffer));
         }
         vacant.fill(buffer);
@@ -251,7 +251,7 @@ impl<T: Send + 'static> SharedRecvQueue<T> {
         if completion.queue() != queue {
             return Err(Stale { completion, queue });
         }
-        let Some(buffer) = self.slots().redeem(completion.seq() as u32) else {
+        let Some(buffer) = self.slots().redeem(completion.slot()) else {
             return Err(Stale { completion, queue });
         };
         Ok(match completion.outcome() {
