@@ -274,20 +274,16 @@ impl CqCore {
     #[cold]
     fn poll_counted(&self, members: &mut Members, out: &mut [ibv_wc]) -> Result<usize, Overflow> {
         let capacity = self.cqe.load(Ordering::Relaxed) as usize;
-        while !members.broken {
-            let mut wc = [ibv_wc::default()];
-            let mut freed = None;
-            if self.poll_members(members, &mut wc, |qp, index| {
-                freed = Some((qp.clone(), index))
-            }) == 0
-            {
+        // If not, the ring has what was counted before the queue became larger.
+        let counts = members.sum > capacity;
+        while !members.broken && counts {
+            let Some(counted) = self.next_of(members) else {
                 break;
-            }
+            };
             if members.ring.len() >= capacity {
                 self.overflow(members);
             } else {
-                let [wc] = wc;
-                members.ring.push_back(Counted { wc, frees: freed });
+                members.ring.push_back(counted);
             }
         }
         if members.ring.is_empty() && members.broken {
@@ -303,7 +299,42 @@ impl CqCore {
                 qp.sent.store(index, Ordering::Release);
             }
         }
+        if filled < out.len() && !counts && !members.broken {
+            let frees = |qp: &Arc<QpCore>, index| qp.sent.store(index, Ordering::Release);
+            filled += self.poll_members(members, &mut out[filled..], frees);
+        }
         Ok(filled)
+    }
+
+    /// The next completion, for the ring.
+    fn next_of(&self, members: &mut Members) -> Option<Counted> {
+        let mut wc = [ibv_wc::default()];
+        let mut frees = None;
+        let polled = self.poll_members(members, &mut wc, |qp, index| {
+            frees = Some((qp.clone(), index))
+        });
+        let [wc] = wc;
+        (polled != 0).then_some(Counted { wc, frees })
+    }
+
+    /// `ibv_resize_cq`; `EINVAL` if more completions wait than that.
+    pub fn resize(&self, cqe: i32) -> Result<(), i32> {
+        let mut members = self.members.lock();
+        let old = self.cqe.load(Ordering::Relaxed) as usize;
+        if (cqe as usize) < members.sum {
+            // Counted from now on, and there may be more than fit.
+            while !members.broken
+                && members.ring.len() < old
+                && let Some(counted) = self.next_of(&mut members)
+            {
+                members.ring.push_back(counted);
+            }
+            if members.ring.len() > cqe as usize {
+                return Err(libc::EINVAL);
+            }
+        }
+        self.cqe.store(cqe, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The queue is lost, and the queue pairs that complete to it with it (IBTA 11.6.3.1).

@@ -67,6 +67,10 @@ impl Op {
         matches!(self, Op::Read | Op::CompareSwap | Op::FetchAdd)
     }
 
+    fn is_atomic(self) -> bool {
+        matches!(self, Op::CompareSwap | Op::FetchAdd)
+    }
+
     fn completion(self) -> ibv_wc_opcode {
         match self {
             Op::Send | Op::SendImm => ibv_wc_opcode::IBV_WC_SEND,
@@ -429,29 +433,79 @@ impl SendQueue {
 /// The contract of ibv_post_send(3): a well-formed chain of work requests.
 pub(crate) unsafe fn post_send(
     qp: &Arc<QpCore>,
-    mut wr: *mut ibv_send_wr,
+    wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> i32 {
     let mut sq = qp.send.lock_often();
+    // SAFETY: by contract.
+    match unsafe { post_chain(qp, &mut sq, wr, true) } {
+        Ok(()) => 0,
+        Err((errno, refused)) => {
+            // SAFETY: `bad` is the caller's out parameter.
+            unsafe { *bad = refused };
+            errno
+        }
+    }
+}
+
+/// Posts all of a chain of `count` requests, or none.
+///
+/// # Safety
+///
+/// As [`post_send`].
+pub(crate) unsafe fn post_all(qp: &Arc<QpCore>, first: *mut ibv_send_wr, count: usize) -> i32 {
+    let mut sq = qp.send.lock_often();
+    let mut wr = first;
     while !wr.is_null() {
         // SAFETY: `wr` is a valid request of the chain.
         let request = unsafe { &*wr };
         // SAFETY: as above.
-        if !unsafe { post_quickly(qp, &mut sq, request) } {
-            let posted = match faults::verb(Verb::PostSend) {
-                Some(errno) => Err(errno),
-                // SAFETY: as above.
-                None => unsafe { post_one(qp, &mut sq, request) },
-            };
-            if let Err(errno) = posted {
-                // SAFETY: `bad` is the caller's out parameter.
-                unsafe { *bad = wr };
-                return errno;
-            }
+        let checked = unsafe { check(qp, &sq, qp.state(), request) };
+        if let Some(errno) = faults::verb(Verb::PostSend).or(checked.err()) {
+            return errno;
         }
         wr = request.next;
     }
-    0
+    if sq.head + count as u64 - qp.sent.load(Ordering::Acquire) > sq.depth as u64 {
+        return libc::ENOMEM;
+    }
+    // What could be refused was looked at, under the lock.
+    // SAFETY: by contract.
+    unsafe { post_chain(qp, &mut sq, first, false) }.map_or_else(|(errno, _)| errno, |()| 0)
+}
+
+/// Posts a chain; on failure tells why, and the first request that was not posted. `may_fail`: by injection, too.
+///
+/// # Safety
+///
+/// As [`post_send`].
+#[inline(always)]
+unsafe fn post_chain(
+    qp: &Arc<QpCore>,
+    sq: &mut SendQueue,
+    mut wr: *mut ibv_send_wr,
+    may_fail: bool,
+) -> Result<(), (i32, *mut ibv_send_wr)> {
+    while !wr.is_null() {
+        // SAFETY: `wr` is a valid request of the chain.
+        let request = unsafe { &*wr };
+        // SAFETY: as above.
+        if !unsafe { post_quickly(qp, sq, request) } {
+            let injected = if may_fail {
+                faults::verb(Verb::PostSend)
+            } else {
+                None
+            };
+            let posted = match injected {
+                Some(errno) => Err(errno),
+                // SAFETY: as above.
+                None => unsafe { post_one(qp, sq, request) },
+            };
+            posted.map_err(|errno| (errno, wr))?;
+        }
+        wr = request.next;
+    }
+    Ok(())
 }
 
 /// The short way of a request, if it can take it.
@@ -493,9 +547,17 @@ unsafe fn post_quickly(qp: &QpCore, sq: &mut SendQueue, wr: &ibv_send_wr) -> boo
     true
 }
 
-#[inline(never)]
-unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), i32> {
-    let state = qp.state();
+/// Whether a request can be posted, if there is room: what it does, with which elements, and how it is addressed.
+///
+/// # Safety
+///
+/// As [`post_send`], for this request.
+unsafe fn check<'a>(
+    qp: &QpCore,
+    sq: &SendQueue,
+    state: State,
+    wr: &'a ibv_send_wr,
+) -> Result<(Op, &'a [ibv_sge], u64), i32> {
     if matches!(state, State::Reset | State::Init | State::Rtr) {
         return Err(libc::EINVAL);
     }
@@ -511,29 +573,40 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
         unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
     };
     let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-    let flags = wr.send_flags;
-    if total > MAX_MSG || flags & INLINE != 0 && (total > sq.max_inline as u64 || op.fetches()) {
+    let inline = wr.send_flags & INLINE != 0;
+    if total > MAX_MSG || inline && (total > sq.max_inline as u64 || op.fetches()) {
         return Err(libc::EINVAL);
     }
-    if sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64 {
-        return Err(libc::ENOMEM);
-    }
-    let atomic = matches!(op, Op::CompareSwap | Op::FetchAdd);
-    if atomic && total != 8 {
+    if op.is_atomic() && total != 8 {
         return Err(libc::EINVAL);
     }
     if faults::no_immediate() && matches!(op, Op::SendImm | Op::WriteImm) {
         return Err(libc::EOPNOTSUPP);
     }
-    // SAFETY: the unions' members are plain integers, valid whatever was written; the address handle of a datagram is alive.
+    if qp.service != Service::Ud {
+        return Ok((op, sges, 0));
+    }
+    // SAFETY: of the union, datagrams use this; the address handle is alive.
+    let address = unsafe { crate::verbs::address(wr.wr.ud.ah) };
+    Ok((op, sges, address.ok_or(libc::EINVAL)?.pack()))
+}
+
+#[inline(never)]
+unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), i32> {
+    let state = qp.state();
+    let flags = wr.send_flags;
+    // SAFETY: by the caller's contract.
+    let (op, sges, address) = unsafe { check(qp, sq, state, wr) }?;
+    if sq.head - qp.sent.load(Ordering::Acquire) >= sq.depth as u64 {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: the unions' members are plain integers, valid whatever was written.
     let (raddr, rkey, operands, imm) = unsafe {
         let imm = wr.__bindgen_anon_1.imm_data;
         if qp.service == Service::Ud {
             let ud = wr.wr.ud;
-            let address = crate::verbs::address(ud.ah).ok_or(libc::EINVAL)?;
-            let qpn = u64::from(ud.remote_qpn);
-            (qpn, ud.remote_qkey, [address.pack(), 0], imm)
-        } else if atomic {
+            (u64::from(ud.remote_qpn), ud.remote_qkey, [address, 0], imm)
+        } else if op.is_atomic() {
             let a = wr.wr.atomic;
             (a.remote_addr, a.rkey, [a.compare_add, a.swap], imm)
         } else {

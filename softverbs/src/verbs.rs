@@ -7,10 +7,13 @@
 mod ah;
 mod context;
 mod cq;
+mod cq_ex;
 mod events;
 mod mr;
 mod names;
 mod qp;
+mod qp_ex;
+mod query;
 mod srq;
 mod table;
 mod unsupported;

@@ -1,6 +1,6 @@
 //! Devices, contexts and protection domains.
 
-use super::{cq, fail, null, qp, set_errno, srq};
+use super::{cq, cq_ex, fail, null, qp, qp_ex, query, set_errno, srq};
 use crate::asynch::Helper;
 use crate::device;
 use crate::events::AsyncEvents;
@@ -125,6 +125,11 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
                 let verbs = &mut (*new).verbs;
                 verbs.sz = size_of::<verbs_context>();
                 verbs.query_port = Some(query_port_ex);
+                verbs.query_device_ex = Some(query::query_device_ex);
+                verbs.query_rt_values = Some(query::query_rt_values);
+                verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+                verbs.modify_cq = Some(cq_ex::modify_cq);
+                verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
                 let plain = &mut verbs.context;
                 plain.device = device;
                 plain.cmd_fd = -1;

@@ -1,6 +1,7 @@
 //! Completion queues and channels.
 
 use super::context::context;
+use super::cq_ex::Polling;
 use super::{code, fail, null, rc, set_errno};
 use crate::channel::ChannelCore;
 use crate::cq::CqCore;
@@ -18,10 +19,12 @@ struct Channel {
     core: Arc<ChannelCore>,
 }
 
+/// Begins as the extended queue, which begins as the plain one does; only those that were asked for it are used as such.
 #[repr(C)]
-struct Cq {
-    cq: ibv_cq,
-    core: Arc<CqCore>,
+pub(super) struct Cq {
+    pub cq: ibv_cq_ex,
+    pub core: Arc<CqCore>,
+    pub polling: Polling,
 }
 
 /// # Safety
@@ -71,6 +74,23 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
+    // SAFETY: by the caller's contract.
+    unsafe { create(plain, cqe, cq_context, channel, vector, |_| {}) }.cast()
+}
+
+/// Makes a queue; `extend` adds what an extended one has.
+///
+/// # Safety
+///
+/// The contract of ibv_create_cq(3).
+pub(super) unsafe fn create(
+    plain: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+    extend: impl FnOnce(&mut Cq),
+) -> *mut ibv_cq_ex {
     if !(1..=MAX_CQE).contains(&cqe) || vector != 0 {
         return null(&io::Error::from_raw_os_error(libc::EINVAL));
     }
@@ -87,7 +107,7 @@ pub(super) unsafe extern "C" fn create_cq(
             if let Some(channel) = &core.channel {
                 channel.users.fetch_add(1, Ordering::Relaxed);
             }
-            let cq = ibv_cq {
+            let cq = ibv_cq_ex {
                 context: plain,
                 channel,
                 cq_context,
@@ -97,11 +117,15 @@ pub(super) unsafe extern "C" fn create_cq(
                 cond: libc::PTHREAD_COND_INITIALIZER,
                 comp_events_completed: 0,
                 async_events_completed: 0,
+                ..ibv_cq_ex::default()
             };
-            let new = Box::into_raw(Box::new(Cq {
+            let mut new = Box::new(Cq {
                 cq,
                 core: core.clone(),
-            }));
+                polling: Polling::default(),
+            });
+            extend(&mut new);
+            let new = Box::into_raw(new);
             core.handle.store(new.cast(), Ordering::Release);
             new.cast::<c_void>().expose_provenance();
             new.cast()
@@ -114,11 +138,14 @@ pub(super) unsafe extern "C" fn resize_cq(plain: *mut ibv_cq, cqe: c_int) -> c_i
         return libc::EINVAL;
     }
     // SAFETY: module invariant of `verbs`.
-    unsafe {
-        (*plain).cqe = cqe;
-        core(plain).cqe.store(cqe, Ordering::Relaxed);
+    match unsafe { core(plain) }.resize(cqe) {
+        Err(errno) => errno,
+        Ok(()) => {
+            // SAFETY: as above.
+            unsafe { (*plain).cqe = cqe };
+            0
+        }
     }
-    0
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(plain: *mut ibv_cq) -> c_int {

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use super::context::{context, pd};
+use super::qp_ex::Building;
 use super::{cq, fail, null, rc, srq};
 use crate::device::{MAX_INLINE, MAX_QP_WR};
 use crate::faults::{self, Verb};
@@ -14,11 +15,14 @@ use ibverbs_sys::*;
 use std::io;
 use std::sync::Arc;
 
+/// Begins as the extended queue pair, which begins with the plain one; only those that were asked for it are used as such.
 #[repr(C)]
-struct Qp {
-    qp: ibv_qp,
-    core: Arc<QpCore>,
+pub(super) struct Qp {
+    pub qp: ibv_qp_ex,
+    pub core: Arc<QpCore>,
     init: ibv_qp_init_attr,
+    /// Requests that are being built, if the queue pair is an extended one.
+    pub building: Option<Building>,
 }
 
 /// The capacities that are granted, or `EINVAL`. With a shared receive queue there are no receives of its own.
@@ -45,9 +49,23 @@ pub(super) unsafe extern "C" fn create_qp(
     parent: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
+    // SAFETY: by the caller's contract.
+    unsafe { create(parent, &mut *init, |_, _| Ok(())) }
+}
+
+/// Makes a queue pair; `extend` adds what an extended one has, or refuses.
+///
+/// # Safety
+///
+/// The contract of ibv_create_qp(3).
+pub(super) unsafe fn create(
+    parent: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extend: impl FnOnce(&mut Qp, Service) -> Result<(), i32>,
+) -> *mut ibv_qp {
     let refuse = |errno| null(&io::Error::from_raw_os_error(errno));
     // SAFETY: module invariant of `verbs`.
-    let (init, pd, plain) = unsafe { (&mut *init, pd(parent), (*parent).context) };
+    let (pd, plain) = unsafe { (pd(parent), (*parent).context) };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
@@ -86,12 +104,6 @@ pub(super) unsafe extern "C" fn create_qp(
     match made {
         Err(error) => null(&error),
         Ok(core) => {
-            pd.users.fetch_add(1, Ordering::Relaxed);
-            send_cq.users.fetch_add(1, Ordering::Relaxed);
-            recv_cq.users.fetch_add(1, Ordering::Relaxed);
-            if let Some(srq) = shared {
-                srq.users.fetch_add(1, Ordering::Relaxed);
-            }
             let qp = ibv_qp {
                 context: plain,
                 qp_context: init.qp_context,
@@ -107,11 +119,27 @@ pub(super) unsafe extern "C" fn create_qp(
                 cond: libc::PTHREAD_COND_INITIALIZER,
                 events_completed: 0,
             };
-            let new = Box::into_raw(Box::new(Qp {
-                qp,
+            let mut new = Box::new(Qp {
+                qp: ibv_qp_ex {
+                    qp_base: qp,
+                    ..ibv_qp_ex::default()
+                },
                 core: core.clone(),
                 init: *init,
-            }));
+                building: None,
+            });
+            if let Err(errno) = extend(&mut new, service) {
+                // Nobody knows of it yet, so nobody can be at work on it.
+                let _ = core.destroy();
+                return refuse(errno);
+            }
+            pd.users.fetch_add(1, Ordering::Relaxed);
+            send_cq.users.fetch_add(1, Ordering::Relaxed);
+            recv_cq.users.fetch_add(1, Ordering::Relaxed);
+            if let Some(srq) = shared {
+                srq.users.fetch_add(1, Ordering::Relaxed);
+            }
+            let new = Box::into_raw(new);
             core.handle.store(new.cast(), Ordering::Release);
             new.cast::<c_void>().expose_provenance();
             new.cast()

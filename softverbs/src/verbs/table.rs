@@ -1,6 +1,6 @@
 //! The table of functions.
 
-use super::{ah, context, cq, events, mr, names, qp, srq, unsupported};
+use super::{ah, context, cq, events, mr, names, qp, qp_ex, srq, unsupported};
 use ibverbs_sys::Api;
 
 static API: Api = Api {
@@ -60,7 +60,7 @@ static API: Api = Api {
     ibv_unimport_pd: None,
     ibv_query_ece: None,
     ibv_set_ece: None,
-    ibv_qp_to_qp_ex: None,
+    ibv_qp_to_qp_ex: Some(qp_ex::qp_to_qp_ex),
     _ibv_query_gid_ex: Some(context::query_gid_ex),
     _ibv_query_gid_table: Some(context::query_gid_table),
     ibv_query_qp_data_in_order: Some(unsupported::data_in_order),

@@ -185,6 +185,17 @@ impl Default for Options {
 impl End {
     /// In INIT.
     pub fn new(dev: &Dev, o: &Options) -> End {
+        Self::with(dev, o, |init| unsafe {
+            (api().ibv_create_qp)(dev.pd, init)
+        })
+    }
+
+    /// The same with a queue pair that is made in another way.
+    pub fn with(
+        dev: &Dev,
+        o: &Options,
+        create: impl FnOnce(&mut ibv_qp_init_attr) -> *mut ibv_qp,
+    ) -> End {
         unsafe {
             let channel = (api().ibv_create_comp_channel)(dev.ctx);
             let cq = (api().ibv_create_cq)(
@@ -210,7 +221,7 @@ impl End {
                 sq_sig_all: o.sig_all as i32,
                 ..ibv_qp_init_attr::default()
             };
-            let qp = (api().ibv_create_qp)(dev.pd, &mut init);
+            let qp = create(&mut init);
             assert!(!qp.is_null(), "{}", std::io::Error::last_os_error());
             let end = End { cq, qp, channel };
             end.init(o);
