@@ -128,6 +128,12 @@ impl CqCore {
         }
     }
 
+    /// The depth of a queue that completes here has changed.
+    pub fn sum_anew(&self) {
+        let mut members = self.members.lock();
+        members.sum = self.sum_of(&members.list);
+    }
+
     /// Completions that queue pairs can have here at once. An entry of a shared receive queue completes once, whoever takes it.
     fn sum_of(&self, list: &[Arc<QpCore>]) -> usize {
         let mut shared = Vec::new();
@@ -142,7 +148,7 @@ impl CqCore {
                     && !shared.contains(&Arc::as_ptr(srq))
                 {
                     shared.push(Arc::as_ptr(srq));
-                    sum += srq.max_wr;
+                    sum += srq.max_wr();
                 }
             }
         }

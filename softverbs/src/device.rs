@@ -86,6 +86,12 @@ pub(crate) fn check_path(process: &Process, attr: &ibv_qp_attr) -> Result<(), i3
     }
 }
 
+/// `ibv_device_cap_flags`.
+const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
+    | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
+    | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0
+    | ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
+
 /// `ibv_query_device`.
 pub(crate) fn attr(process: &Process) -> ibv_device_attr {
     let mut attr = ibv_device_attr {
@@ -110,6 +116,7 @@ pub(crate) fn attr(process: &Process) -> ibv_device_attr {
         max_srq_wr: MAX_QP_WR as i32,
         max_srq_sge: crate::transfer::MAX_SGE as i32,
         max_pkeys: 1,
+        device_cap_flags: CAPABILITIES,
         phys_port_cnt: 1,
         ..ibv_device_attr::default()
     };

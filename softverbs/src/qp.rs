@@ -377,7 +377,7 @@ impl QpCore {
     /// INIT to RTR of a queue pair for datagrams: it is connected to nobody, and gets a mailbox.
     fn ready_for_datagrams(&self) -> Result<(), i32> {
         let depth = match &self.srq {
-            Some(srq) => srq.max_wr,
+            Some(srq) => srq.room(),
             None => self.caps.recv_wr,
         };
         let inbox = Inbox::new(self.own, depth, new_lane(self.process));
@@ -409,7 +409,7 @@ impl QpCore {
         }
         if let Some(peer) = &peer {
             let depth = match &self.srq {
-                Some(srq) => srq.max_wr.min(SHARED_LANE),
+                Some(srq) => srq.max_wr().min(SHARED_LANE),
                 None => self.caps.recv_wr,
             };
             let order = lane::order_for(depth);

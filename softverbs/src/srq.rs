@@ -6,6 +6,7 @@ pub(crate) mod claims;
 mod taking;
 
 use crate::channel::advertise;
+use crate::device::MAX_QP_WR;
 use crate::events::AsyncEvents;
 use crate::layout::{QpAdvert, SrqAdvert};
 use crate::lock::Lock;
@@ -24,13 +25,17 @@ use std::sync::{Arc, Weak};
 
 pub(crate) use taking::SharedQueue;
 
+/// How many times as large as it was made a queue can become. Peers look at its entries where they were first, so room for more is kept
+/// there; it is not touched, and takes no memory, until it is used.
+const GROWTH: usize = 8;
+
 /// Shared receive queues ever made by this process.
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) struct SrqCore {
     process: &'static Process,
     index: usize,
-    pub max_wr: usize,
+    max_wr: AtomicUsize,
     pub max_sge: usize,
     pub pd: u32,
     advert: &'static SrqAdvert,
@@ -53,6 +58,8 @@ struct State {
     /// Position of the entry in each slot, 0 for none.
     positions: Box<[u64]>,
     unused: Vec<u32>,
+    /// Slots that there is room for beyond what the queue may hold now.
+    spare: Vec<u32>,
     limit: Option<Limit>,
 }
 
@@ -103,14 +110,18 @@ impl SrqCore {
         events: Arc<AsyncEvents>,
     ) -> io::Result<Arc<SrqCore>> {
         let full = || io::Error::from_raw_os_error(libc::ENOMEM);
-        let caps = Caps {
-            send_wr: 0,
-            recv_wr: max_wr,
-            send_sge: 0,
-            recv_sge: max_sge,
-            inline: 0,
+        let entries = |recv_wr: usize| {
+            let caps = Caps {
+                send_wr: 0,
+                recv_wr,
+                send_sge: 0,
+                recv_sge: max_sge,
+                inline: 0,
+            };
+            Entries::new(process, &caps)
         };
-        let entries = Entries::new(process, &caps)?;
+        let room = (max_wr * GROWTH).min(MAX_QP_WR);
+        let entries = entries(room).or_else(|_| entries(max_wr))?;
         let order = entries.order();
         let give_entries = || process.give_recv(entries.off, entries.len);
         let Some(ring_off) = process.take_recv(4 << order) else {
@@ -143,7 +154,7 @@ impl SrqCore {
         let srq = Arc::new(SrqCore {
             process,
             index,
-            max_wr,
+            max_wr: AtomicUsize::new(max_wr),
             max_sge,
             pd,
             advert,
@@ -153,6 +164,7 @@ impl SrqCore {
                 posted: 0,
                 positions: vec![0; 1 << order].into(),
                 unused: (0..max_wr as u32).rev().collect(),
+                spare: (max_wr as u32..1 << order).rev().collect(),
                 limit: None,
             }),
             entries,
@@ -163,6 +175,52 @@ impl SrqCore {
         });
         process.add_srq(&srq);
         Ok(srq)
+    }
+
+    /// Entries that it may hold.
+    pub fn max_wr(&self) -> usize {
+        self.max_wr.load(Ordering::Relaxed)
+    }
+
+    /// Entries that it can be resized to hold.
+    pub fn room(&self) -> usize {
+        self.entries.count()
+    }
+
+    /// `ibv_modify_srq` with `IBV_SRQ_MAX_WR`. Peers know of the room only, so nothing changes for them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more entries are outstanding, or the limit is higher. `ENOMEM`: there is no room for so many.
+    pub fn resize(&self, max_wr: usize) -> Result<(), i32> {
+        if max_wr > self.room() {
+            return Err(libc::ENOMEM);
+        }
+        let mut state = self.state.lock();
+        let State {
+            unused,
+            spare,
+            limit,
+            ..
+        } = &mut *state;
+        let old = self.max_wr();
+        if max_wr < old - unused.len() || limit.is_some_and(|limit| max_wr < limit.below as usize) {
+            return Err(libc::EINVAL);
+        }
+        let (from, to) = if max_wr > old {
+            (spare, unused)
+        } else {
+            (unused, spare)
+        };
+        to.extend(from.drain(from.len() - max_wr.abs_diff(old)..));
+        self.max_wr.store(max_wr, Ordering::Relaxed);
+        drop(state);
+        // Their completions may be more, or fewer, than their queues can hold.
+        let members = self.members.lock().clone();
+        for qp in members.iter().filter_map(Weak::upgrade) {
+            qp.recv_cq.sum_anew();
+        }
+        Ok(())
     }
 
     /// Tells the peers of a queue pair where its receives are.

@@ -143,14 +143,17 @@ fn refusals() {
     assert_eq!((got.max_wr, got.max_sge, got.srq_limit), (3, 2, 0));
     assert_eq!((srq.limit(4), srq.limit(2)), (libc::EINVAL, 0));
     assert_eq!(srq.query().srq_limit, 2);
-    let mut resize = ibverbs_sys::ibv_srq_attr {
-        max_wr: 8,
-        ..Default::default()
-    };
-    let mask = ibverbs_sys::ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0 as i32;
+    for (to, errno) in [
+        (0, libc::EINVAL),
+        (max_wr + 1, libc::EINVAL),
+        (1, libc::EINVAL),
+    ] {
+        assert_eq!(srq.resize(to), errno, "{to}: the limit is 2");
+    }
     assert_eq!(
-        unsafe { (api().ibv_modify_srq)(srq.0, &mut resize, mask) },
-        libc::EOPNOTSUPP
+        srq.resize(max_wr),
+        libc::ENOMEM,
+        "more than there is room for"
     );
     let mem = Mem::plain(&dev, 64, LOCAL);
     assert_eq!(srq.recv(1, &mut [mem.sge(0, 1); 3]), libc::EINVAL);
@@ -162,6 +165,48 @@ fn refusals() {
     let end = End::new(&dev, &srq.options());
     assert_eq!(end.recv(1, &mut []), libc::EINVAL, "it has none of its own");
     assert_eq!(unsafe { (api().ibv_destroy_srq)(srq.0) }, libc::EBUSY);
+}
+
+/// Larger, with what is outstanding and what arrives meanwhile; smaller, as far as what is outstanding allows.
+#[test]
+fn resized() {
+    let dev = Dev::open();
+    let srq = Srq::new(&dev, 2, 1);
+    // A completion queue that is large enough at first, and then counts.
+    let o = Options {
+        cqe: 20,
+        ..srq.options()
+    };
+    let (a, b) = (End::new(&dev, &Options::default()), End::new(&dev, &o));
+    a.connect(b.qpn(), &Options::default());
+    b.connect(a.qpn(), &o);
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    let post = |id: u64| srq.recv(id, &mut [mem.sge(0, 8)]);
+    assert_eq!([post(0), post(1), post(2)], [0, 0, libc::ENOMEM]);
+    assert_eq!((srq.resize(9), srq.query().max_wr), (0, 9));
+    (2..9).for_each(|id| assert_eq!(post(id), 0));
+    assert_eq!(post(9), libc::ENOMEM);
+    assert_eq!((srq.resize(8), srq.query().max_wr), (libc::EINVAL, 9));
+    for id in 0..9 {
+        send(&a, id, &mem, 8, 8);
+        assert_eq!((a.next().status, b.next().wr_id), (OK, id));
+    }
+    assert_eq!((post(0), srq.resize(1), post(1)), (0, 0, libc::ENOMEM));
+    send(&a, 9, &mem, 8, 8);
+    assert_eq!((a.next().status, b.next().wr_id), (OK, 0));
+    // And back; each slot is there once.
+    for size in [3, 2, 7, 5, 16] {
+        assert_eq!(srq.resize(size), 0);
+        (0..size.into()).for_each(|id| assert_eq!(post(id), 0));
+        assert_eq!(post(99), libc::ENOMEM);
+        for id in 0..size.into() {
+            send(&a, id, &mem, 8, 8);
+            assert_eq!((a.next().status, b.next().wr_id), (OK, id));
+        }
+    }
+    assert_eq!(srq.limit(5), 0);
+    assert_eq!((srq.resize(4), srq.resize(5)), (libc::EINVAL, 0));
+    assert_eq!(srq.limit(0), 0);
 }
 
 /// An empty queue: no retry fails at once; 7 waits for an entry, and those who wait share what is posted.

@@ -131,6 +131,37 @@ fn processes_compete() {
     }
 }
 
+/// A queue grows and shrinks with another process connected to it, which knows nothing of that.
+#[test]
+fn resized() {
+    let dev = Dev::open();
+    let target = Target::new(&dev, Kind::Receive);
+    let large = Mem::file(&dev, 32 * LEN, LOCAL, Kind::Receive);
+    let (mut second, end) = target.connect(&[]);
+    for round in 0..10 {
+        let size = 2 * DEPTH + round * 2;
+        assert_eq!(target.srq.resize(size as u32), 0);
+        for id in DEPTH..size {
+            let mut sges = [large.sge(id as usize * LEN, LEN)];
+            assert_eq!(target.srq.recv(id, &mut sges), 0);
+        }
+        assert_eq!(target.srq.recv(0, &mut []), libc::ENOMEM);
+        assert_eq!(target.srq.resize(DEPTH as u32), libc::EINVAL);
+        for id in 0..size {
+            second.ask(&format!("fill 4 3000 {id}"));
+            assert_eq!(second.ask("send 4 3000"), "0");
+            let wc = end.next();
+            assert_eq!((wc.status, wc.wr_id, wc.byte_len), (OK, id, 3000));
+            let mem = if id < DEPTH { &target.mem } else { &large };
+            assert_eq!(mem.get(id as usize * LEN, 3000), pattern(id as usize, 3000));
+        }
+        assert_eq!(target.srq.resize(DEPTH as u32), 0);
+        (0..DEPTH).for_each(|id| target.post(id));
+        assert_eq!(target.srq.recv(0, &mut []), libc::ENOMEM);
+        target.is_whole(&mut second, &end);
+    }
+}
+
 #[test]
 fn killed_at_each_step() {
     let dev = Dev::open();

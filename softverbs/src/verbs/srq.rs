@@ -74,11 +74,15 @@ pub(super) unsafe extern "C" fn modify_srq(
     let (core, attr) = unsafe { (core(plain), &*attr) };
     let has = |bit: ibv_srq_attr_mask| mask as u32 & bit.0 != 0;
     if has(ibv_srq_attr_mask::IBV_SRQ_MAX_WR) {
-        // The device does not say IBV_DEVICE_SRQ_RESIZE.
-        return libc::EOPNOTSUPP;
+        if !(1..=MAX_QP_WR).contains(&(attr.max_wr as usize)) {
+            return libc::EINVAL;
+        }
+        if let Err(errno) = core.resize(attr.max_wr as usize) {
+            return errno;
+        }
     }
     if has(ibv_srq_attr_mask::IBV_SRQ_LIMIT) {
-        if attr.srq_limit as usize > core.max_wr {
+        if attr.srq_limit as usize > core.max_wr() {
             return libc::EINVAL;
         }
         core.set_limit(attr.srq_limit);
@@ -91,7 +95,7 @@ pub(super) unsafe extern "C" fn query_srq(plain: *mut ibv_srq, attr: *mut ibv_sr
     unsafe {
         let core = core(plain);
         *attr = ibv_srq_attr {
-            max_wr: core.max_wr as u32,
+            max_wr: core.max_wr() as u32,
             max_sge: core.max_sge as u32,
             srq_limit: core.limit(),
         };

@@ -446,6 +446,15 @@ impl Srq {
         unsafe { (api().ibv_modify_srq)(self.0, &mut attr, mask as i32) }
     }
 
+    pub fn resize(&self, max_wr: u32) -> i32 {
+        let mut attr = ibv_srq_attr {
+            max_wr,
+            ..Default::default()
+        };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0;
+        unsafe { (api().ibv_modify_srq)(self.0, &mut attr, mask as i32) }
+    }
+
     pub fn query(&self) -> ibv_srq_attr {
         let mut attr = ibv_srq_attr::default();
         assert_eq!(unsafe { (api().ibv_query_srq)(self.0, &mut attr) }, 0);
