@@ -1,71 +1,142 @@
 //! Copies to and from memory that somebody else may be writing.
 //!
-//! No reference to such memory may exist, and a plain copy of it would be a data race. Each access here is a relaxed atomic of
-//! one byte, or of eight where aligned: the bytes seen may be old, new or a mixture, and nothing worse.
+//! No reference to such memory may exist, and a plain copy of it would be a data race. Each access here is a relaxed atomic: the bytes
+//! seen may be old, new or a mixture, and nothing worse.
+//!
+//! One place is always accessed in one size, since atomics of different sizes on one place are a race as well: the aligned words of a
+//! region as words, what is left at its ends as bytes. Part of a word is written by replacing the word if it is still what it was.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies from cells.
-///
-/// # Safety
-/// `src..src+dst.len()` must be mapped, and accessed by others in this process through atomics only.
-pub(crate) unsafe fn read(src: *const u8, dst: &mut [u8]) {
-    let head = src.align_offset(WORD).min(dst.len());
-    let (first, rest) = dst.split_at_mut(head);
-    // SAFETY: the caller's contract; offsets stay below the length of `dst`, and words are aligned by choice of `head`.
-    unsafe {
-        bytes_in(src, first);
-        let mut at = src.add(head);
-        let mut words = rest.chunks_exact_mut(WORD);
-        for word in &mut words {
-            let value = AtomicU64::from_ptr(at.cast_mut().cast()).load(Relaxed);
-            word.copy_from_slice(&value.to_ne_bytes());
-            at = at.add(WORD);
+/// All of a region's memory, and which of it is words.
+#[derive(Clone, Copy)]
+pub(crate) struct Cells {
+    base: *mut u8,
+    /// Offset of the first word.
+    first: usize,
+    /// Offset behind the last.
+    end: usize,
+}
+
+/// A piece of a copy: bytes of the region, within one word or outside of them.
+enum Piece {
+    /// `word` is its offset.
+    InWord {
+        word: usize,
+        within: Range<usize>,
+    },
+    Byte,
+}
+
+impl Cells {
+    /// # Safety
+    /// `base..base+len` is mapped, for writing if [`write`](Self::write) is called, and accessed by others in this process only through
+    /// cells of the same base and length, or as words that are aligned.
+    pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Cells {
+        let first = base.align_offset(WORD).min(len);
+        let end = first + (len - first) / WORD * WORD;
+        Cells { base, first, end }
+    }
+
+    /// What is at `at`, of which `len` bytes are to be copied.
+    #[inline(always)]
+    fn piece(&self, at: usize, len: usize) -> Piece {
+        if at < self.first || at >= self.end {
+            return Piece::Byte;
         }
-        bytes_in(at, words.into_remainder());
-    }
-}
-
-/// Copies to cells.
-///
-/// # Safety
-/// `dst..dst+src.len()` must be mapped writable, and accessed by others in this process through atomics only.
-pub(crate) unsafe fn write(dst: *mut u8, src: &[u8]) {
-    let head = dst.align_offset(WORD).min(src.len());
-    let (first, rest) = src.split_at(head);
-    // SAFETY: as in `read`.
-    unsafe {
-        bytes_out(dst, first);
-        let mut at = dst.add(head);
-        let words = rest.chunks_exact(WORD);
-        let last = words.remainder();
-        for word in words {
-            let mut value = [0; WORD];
-            value.copy_from_slice(word);
-            AtomicU64::from_ptr(at.cast()).store(u64::from_ne_bytes(value), Relaxed);
-            at = at.add(WORD);
+        let skip = (at - self.first) % WORD;
+        Piece::InWord {
+            word: at - skip,
+            within: skip..WORD.min(skip + len),
         }
-        bytes_out(at, last);
+    }
+
+    /// # Safety
+    /// A word of the region.
+    #[inline(always)]
+    unsafe fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: the contracts of this and of `new`; words are aligned by choice of the first.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// # Safety
+    /// A byte of the region, outside of its words.
+    unsafe fn byte(&self, at: usize) -> &AtomicU8 {
+        // SAFETY: the contracts of this and of `new`.
+        unsafe { AtomicU8::from_ptr(self.base.add(at)) }
+    }
+
+    /// Copies from `offset` on.
+    ///
+    /// # Safety
+    /// `offset..offset+out.len()` lies within the region.
+    pub(crate) unsafe fn read(&self, offset: usize, out: &mut [u8]) {
+        let (mut at, mut left) = (offset, out);
+        while !left.is_empty() {
+            let count = match self.piece(at, left.len()) {
+                Piece::InWord { word, within } => {
+                    // SAFETY: `piece` names words of the region.
+                    let value = unsafe { self.word(word) }.load(Relaxed).to_ne_bytes();
+                    let count = within.len();
+                    left[..count].copy_from_slice(&value[within]);
+                    count
+                }
+                Piece::Byte => {
+                    // SAFETY: within the region by the caller's contract, and no word.
+                    left[0] = unsafe { self.byte(at) }.load(Relaxed);
+                    1
+                }
+            };
+            at += count;
+            left = &mut left[count..];
+        }
+    }
+
+    /// Copies to `offset` on.
+    ///
+    /// # Safety
+    /// `offset..offset+bytes.len()` lies within the region.
+    pub(crate) unsafe fn write(&self, offset: usize, bytes: &[u8]) {
+        let (mut at, mut left) = (offset, bytes);
+        while !left.is_empty() {
+            let count = match self.piece(at, left.len()) {
+                Piece::InWord { word, within } => {
+                    let count = within.len();
+                    // SAFETY: `piece` names words of the region.
+                    replace(unsafe { self.word(word) }, within, &left[..count]);
+                    count
+                }
+                Piece::Byte => {
+                    // SAFETY: within the region by the caller's contract, and no word.
+                    unsafe { self.byte(at) }.store(left[0], Relaxed);
+                    1
+                }
+            };
+            at += count;
+            left = &left[count..];
+        }
     }
 }
 
-/// # Safety
-/// As [`read`].
-unsafe fn bytes_in(src: *const u8, dst: &mut [u8]) {
-    for (i, byte) in dst.iter_mut().enumerate() {
-        // SAFETY: the caller's contract.
-        *byte = unsafe { AtomicU8::from_ptr(src.add(i).cast_mut()) }.load(Relaxed);
+/// Stores `bytes` in the part of the word.
+#[inline(always)]
+fn replace(word: &AtomicU64, within: Range<usize>, bytes: &[u8]) {
+    if let Ok(all) = <[u8; WORD]>::try_from(bytes) {
+        word.store(u64::from_ne_bytes(all), Relaxed);
+        return;
     }
-}
-
-/// # Safety
-/// As [`write`].
-unsafe fn bytes_out(dst: *mut u8, src: &[u8]) {
-    for (i, byte) in src.iter().enumerate() {
-        // SAFETY: the caller's contract.
-        unsafe { AtomicU8::from_ptr(dst.add(i)) }.store(*byte, Relaxed);
+    let mut old = word.load(Relaxed);
+    loop {
+        let mut new = old.to_ne_bytes();
+        new[within.clone()].copy_from_slice(bytes);
+        match word.compare_exchange_weak(old, u64::from_ne_bytes(new), Relaxed, Relaxed) {
+            Ok(_) => return,
+            // A neighbour was written.
+            Err(now) => old = now,
+        }
     }
 }
 
@@ -76,18 +147,54 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_exactly_the_range(offset in 0usize..20, data in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut cells = vec![0xa5u8; 128];
-            let p = cells.as_mut_ptr();
+        fn copies_exactly_the_range(
+            start in 0usize..8, size in 1usize..80, from: prop::sample::Index, to: prop::sample::Index, seed: u8,
+        ) {
+            let (a, b) = (from.index(size + 1), to.index(size + 1));
+            let range = a.min(b)..a.max(b);
+            let data: Vec<u8> = range.clone().map(|i| seed ^ i as u8).collect();
+            let mut memory = vec![0xa5u8; 96];
+            // SAFETY: `start` and `size` stay below 96; only this thread uses the memory, through the cells.
+            let cells = unsafe { Cells::new(memory.as_mut_ptr().add(start), size) };
             let mut back = vec![0; data.len()];
-            // SAFETY: offset + length stay below 128.
+            // SAFETY: the range lies within `size`.
             unsafe {
-                write(p.add(offset), &data);
-                read(p.add(offset), &mut back);
+                cells.write(range.start, &data);
+                cells.read(range.start, &mut back);
             }
             prop_assert_eq!(&back, &data);
-            prop_assert!(cells[..offset].iter().all(|b| *b == 0xa5));
-            prop_assert!(cells[offset + data.len()..].iter().all(|b| *b == 0xa5));
+            for (at, byte) in memory.iter().enumerate() {
+                let inside = range.contains(&at.wrapping_sub(start));
+                prop_assert!(inside || *byte == 0xa5);
+            }
         }
+    }
+
+    #[test]
+    fn writers_of_one_word_do_not_undo_each_other() {
+        let memory = [AtomicU64::new(0)];
+        let base = memory.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: one word, accessed as a word only.
+        let cells = unsafe { Cells::new(base, WORD) };
+        struct Shared(Cells);
+        // SAFETY: accessed through atomics only.
+        unsafe impl Sync for Shared {}
+        let shared = Shared(cells);
+        std::thread::scope(|s| {
+            for at in 0..WORD {
+                let shared = &shared;
+                s.spawn(move || {
+                    for n in 0..10_000u32 {
+                        let mut seen = [0];
+                        // SAFETY: within the word.
+                        unsafe {
+                            shared.0.write(at, &[n as u8]);
+                            shared.0.read(at, &mut seen);
+                        }
+                        assert_eq!(seen, [n as u8]);
+                    }
+                });
+            }
+        });
     }
 }

@@ -7,7 +7,7 @@ use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
 use crate::slots::{MAX_SLOTS, SLOT_BITS};
-use crate::tags::{RAW_TAG, SHARED_TAG};
+use crate::tags::{RAW_TAG, SCOPED_TAG, SHARED_TAG};
 use crate::{CqId, WcError, WcStatus};
 
 /// Identity of a queue: equal for the completions that belong to it.
@@ -31,6 +31,11 @@ impl QueueId {
     #[inline]
     pub(crate) fn shared_wr_id(self, slot: u32) -> u64 {
         u64::from(SHARED_TAG) << SEQ_BITS | self.0 >> 16 << SLOT_BITS | u64::from(slot)
+    }
+
+    /// The completion queue; not of a shared receive queue.
+    pub(crate) fn cq(self) -> CqId {
+        CqId(self.0 >> 16)
     }
 
     fn tag(self) -> u16 {
@@ -205,6 +210,11 @@ impl Completion {
     #[inline(always)]
     pub(crate) fn seq(&self) -> u64 {
         self.0.wr_id & SEQ_MASK
+    }
+
+    /// The number of work that was posted in a scope.
+    pub(crate) fn scoped(&self) -> Option<u64> {
+        (self.0.wr_id >> SEQ_BITS == u64::from(SCOPED_TAG)).then(|| self.seq())
     }
 
     /// Of a shared receive queue's.

@@ -32,6 +32,8 @@ pub(crate) struct CqShared {
     id: CqId,
     ctx: Context,
     channel: Option<Channel>,
+    /// What `ibv_cq` says, where it can be read while it changes.
+    depth: AtomicU64,
     /// Locked when queue pairs are made and destroyed, and once by polling after one was.
     tags: Mutex<Tags>,
     /// Copy of [`Tags::departed`], for polling.
@@ -58,8 +60,30 @@ impl CqShared {
 
     /// Entries that the device really has room for.
     fn depth(&self) -> u64 {
-        // SAFETY: alive; the field is only written by ibv_resize_cq, which this crate does not call.
-        u64::try_from(unsafe { self.cq.as_ref().cqe }).unwrap_or(0)
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Changes the depth with `resize`, unless its queues need more. The tags are locked, so that none is given out meanwhile.
+    pub(crate) fn resize(
+        &self,
+        depth: u32,
+        resize: impl FnOnce(*mut ibv_cq) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let tags = self.tags.lock();
+        let (claimed, depth) = (tags.claimed() + tags.leftover(), u64::from(depth));
+        if claimed > depth && depth < self.depth() {
+            return Err(Error::CqTooSmall {
+                depth,
+                claimed,
+                leftover: tags.leftover(),
+            });
+        }
+        resize(self.raw())?;
+        // SAFETY: alive; the field is written by the call above only.
+        let granted = unsafe { (*self.raw()).cqe };
+        self.depth
+            .store(u64::try_from(granted).unwrap_or(depth), Ordering::Relaxed);
+        Ok(())
     }
 
     /// A tag for a new queue of `depth` work requests.
@@ -163,7 +187,7 @@ impl Drop for CqShared {
 #[doc(alias = "ibv_cq")]
 pub struct Cq {
     shared: Arc<CqShared>,
-    /// Taken by `wait` when it looked after arming; handed out first.
+    /// Taken by `wait` when it looked after arming, and by scopes, which wait for their own; handed out first.
     ahead: VecDeque<Completion>,
     /// Destroyed queues whose leftovers are known to be gone.
     settled: u64,
@@ -237,9 +261,20 @@ impl Cq {
         if !self.ahead.is_empty() {
             return Ok(self.ahead.pop_front());
         }
+        self.poll_device()
+    }
+
+    /// As [`poll`](Self::poll), without looking at what was [kept](Self::keep).
+    #[inline(always)]
+    pub(crate) fn poll_device(&mut self) -> Result<Option<Completion>, Error> {
         let got = self.take_entries(1)?;
         // One entry, and no loop over them.
         Ok((got > 0).then(|| Completion::from_sys(self.shared.id, &self.entries.0[0])))
+    }
+
+    /// Keeps a completion for the next poll, behind others that are kept.
+    pub(crate) fn keep(&mut self, completion: Completion) {
+        self.ahead.push_back(completion);
     }
 
     /// Polls up to `want` completions, and no more than a chunk.
@@ -400,10 +435,13 @@ impl CqBuilder {
         if let Some(channel) = &self.channel {
             channel.join(id);
         }
+        // SAFETY: just created.
+        let granted = unsafe { cq.as_ref().cqe };
         Ok(Cq {
             shared: Arc::new(CqShared {
                 cq,
                 id,
+                depth: AtomicU64::new(u64::try_from(granted).unwrap_or(0)),
                 ctx: self.ctx,
                 channel: self.channel,
                 tags: Mutex::default(),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-use crate::cells;
+use crate::cells::Cells;
 use crate::{
     Access, Gather, LKey, Memory, MemoryMut, Mmap, OutOfBounds, Pd, Region, RegisterError,
     ReleaseError, RemoteRegion, Scatter, SgeList,
@@ -60,6 +60,10 @@ impl<M: MemoryMut> Exposed<M> {
 }
 
 impl<M> Exposed<M> {
+    pub(crate) fn region(&self) -> &Region<M> {
+        &self.0
+    }
+
     /// Length in bytes.
     #[allow(
         clippy::len_without_is_empty,
@@ -89,14 +93,19 @@ impl<M> Exposed<M> {
 }
 
 impl<M: Memory> Exposed<M> {
+    fn cells(&self) -> Cells {
+        // SAFETY: nobody in this process reaches the memory but through this type: as these cells, or as aligned words.
+        unsafe { Cells::new(self.0.as_ptr(), self.0.len()) }
+    }
+
     /// Copies `out.len()` bytes from `offset`.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they do not lie within the memory.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset as u64, out.len() as u64, self.0.len() as u64)?;
-        // SAFETY: in bounds, and nobody in this process reaches the memory but through this type.
-        unsafe { cells::read(self.0.as_ptr().add(offset), out) };
+        // SAFETY: in bounds.
+        unsafe { self.cells().read(offset, out) };
         Ok(())
     }
 
@@ -106,8 +115,8 @@ impl<M: Memory> Exposed<M> {
     /// [`OutOfBounds`] when they do not fit.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset as u64, bytes.len() as u64, self.0.len() as u64)?;
-        // SAFETY: as above.
-        unsafe { cells::write(self.0.as_ptr().add(offset), bytes) };
+        // SAFETY: in bounds.
+        unsafe { self.cells().write(offset, bytes) };
         Ok(())
     }
 

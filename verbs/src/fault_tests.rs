@@ -17,23 +17,23 @@ thread_local! {
     static BEFORE: Cell<u32> = const { Cell::new(0) };
 }
 
-fn fail_after(n: u32) {
+pub(crate) fn fail_after(n: u32) {
     BEFORE.set(n);
 }
 
 /// Whether this call is to fail.
-fn fails() -> bool {
+pub(crate) fn fails() -> bool {
     let left = BEFORE.get();
     BEFORE.set(left.saturating_sub(1));
     left == 0
 }
 
-fn set_errno(e: c_int) {
+pub(crate) fn set_errno(e: c_int) {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = e };
 }
 
-fn open(change: impl FnOnce(&mut Api)) -> Context {
+pub(crate) fn open(change: impl FnOnce(&mut Api)) -> Context {
     let mut api = *softverbs::api();
     change(&mut api);
     list::of(Box::leak(Box::new(api)))[0].open().unwrap()
@@ -405,7 +405,7 @@ fn gids_are_found_without_the_newer_functions() {
 }
 
 #[test]
-fn the_masks_are_those_of_a_reliable_connection() {
+fn the_masks_are_those_of_the_kind_of_connection() {
     thread_local! {
         static SEEN: Cell<[c_int; 3]> = const { Cell::new([0; 3]) };
     }
@@ -421,6 +421,12 @@ fn the_masks_are_those_of_a_reliable_connection() {
     let ready = pd.rc(&cq).build().unwrap();
     let own = ready.endpoint();
     let _queues = ready
+        .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
+        .unwrap();
+    let reliable = SEEN.get();
+    let ready = pd.uc(&cq).build().unwrap();
+    let own = ready.endpoint();
+    let _others = ready
         .connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)
         .unwrap();
     type M = ibv_qp_attr_mask;
@@ -450,6 +456,19 @@ fn the_masks_are_those_of_a_reliable_connection() {
             M::IBV_QP_RNR_RETRY,
             M::IBV_QP_TIMEOUT,
         ]),
+    ];
+    assert_eq!(reliable, want);
+    // The same for UC.
+    let want = [
+        want[0],
+        of(&[
+            M::IBV_QP_STATE,
+            M::IBV_QP_AV,
+            M::IBV_QP_PATH_MTU,
+            M::IBV_QP_DEST_QPN,
+            M::IBV_QP_RQ_PSN,
+        ]),
+        of(&[M::IBV_QP_STATE, M::IBV_QP_SQ_PSN]),
     ];
     assert_eq!(SEEN.get(), want);
 }

@@ -2,8 +2,17 @@
 
 /// Memory that a [region](crate::Region) can own.
 ///
-/// Implemented for memory that this process alone can map: heap, anonymous maps, sealed memory files, and static buffers that
-/// were given away. Maps of ordinary files and memory shared with others do not qualify: others can write and truncate them.
+/// Implemented for memory that this process alone can map:
+///
+/// | type | what |
+/// |---|---|
+/// | `Box<[u8]>`, `Vec<u8>` | the heap |
+/// | [`Mmap::anonymous`](crate::Mmap::anonymous) | whole pages, zeroed |
+/// | [`Mmap::huge`](crate::Mmap::huge) | huge pages, zeroed: fewer entries in the device's tables |
+/// | [`MemoryFile`](crate::MemoryFile) | a sealed memory file, which peers on `soft0` map instead of having bytes copied |
+/// | [`StaticMemory`] | a `&'static mut [u8]` that was given away |
+///
+/// Maps of ordinary files and memory shared with others do not qualify: others can write and truncate them.
 ///
 /// # Safety
 /// Until the value is dropped, and for ever if it is forgotten:

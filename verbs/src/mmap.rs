@@ -30,13 +30,18 @@ impl Mmap {
                 "a mapping must not be empty",
             ));
         }
+        Mmap::map(len, 0)
+    }
+
+    /// Maps `len` bytes, which are not 0, with further flags.
+    pub(crate) fn map(len: usize, flags: libc::c_int) -> io::Result<Mmap> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
         let ptr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
                 -1,
                 0,
             )

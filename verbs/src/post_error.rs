@@ -136,6 +136,8 @@ impl fmt::Display for PostErrorKind {
     }
 }
 
+impl std::error::Error for PostErrorKind {}
+
 /// A work request was not posted; what it was to carry comes back with [`into_inner`](Self::into_inner).
 ///
 /// Small, whatever `T` is, and `Send + Sync`, so that it passes through `?` and into boxed errors. Making one allocates.

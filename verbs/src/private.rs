@@ -31,6 +31,10 @@ impl<M: MemoryMut> Private<M> {
 }
 
 impl<M> Private<M> {
+    pub(crate) fn region(&self) -> &Region<M> {
+        &self.0
+    }
+
     /// The key for this process's own work requests.
     pub fn lkey(&self) -> LKey {
         self.0.lkey()

@@ -6,8 +6,8 @@
 //! The end: when the last half (or [`RcSetup`](crate::RcSetup), which can only connect) is dropped, the queue pair is driven to the
 //! error state and destroyed; only then are the rings dropped. If it cannot be destroyed, the device may still use the
 //! memory: rings, domain and completion queues are leaked. [`destroy`] does the same in time and hands the values back. A half
-//! that is forgotten keeps everything as it is for ever. The state RESET, in which devices drop work silently, is never
-//! used.
+//! that is forgotten keeps everything as it is for ever. The state RESET, in which devices drop work silently, is used only by a
+//! scope whose completions cannot be had; what is in the rings stays there then.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -204,6 +204,17 @@ impl QpCore {
             ..Default::default()
         };
         self.modify(qp, &mut attr, mask::IBV_QP_STATE)
+    }
+
+    /// The device lets go of all work at once, and of its memory; nothing completes. For when completions cannot be had.
+    pub(crate) fn reset(&self, qp: *mut ibv_qp) -> io::Result<()> {
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RESET,
+            ..Default::default()
+        };
+        self.modify(qp, &mut attr, mask::IBV_QP_STATE)?;
+        self.connected(Sends::Nothing);
+        Ok(())
     }
 
     /// Destroys the queue pair, after which the device touches no memory for it. Success when it is destroyed already.

@@ -20,6 +20,10 @@ impl<M: Memory> Readable<M> {
 }
 
 impl<M> Readable<M> {
+    pub(crate) fn region(&self) -> &Region<M> {
+        &self.0
+    }
+
     /// Description for peers: address, length and key.
     pub fn remote(&self) -> RemoteRegion {
         self.0.describe()

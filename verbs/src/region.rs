@@ -242,13 +242,19 @@ impl<M> Region<M> {
                 len,
                 lkey: parts.lkey,
             }),
-            _ => Err(SegmentError {
-                region_addr: parts.iova,
-                region_len: parts.len,
-                lkey: parts.lkey,
-                offset,
-                len,
-            }),
+            _ => Err(self.outside(offset, len)),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn outside(&self, offset: usize, len: usize) -> SegmentError {
+        let parts = self.parts();
+        SegmentError {
+            region_addr: parts.iova,
+            region_len: parts.len,
+            lkey: parts.lkey,
+            offset,
+            len,
         }
     }
 

@@ -169,6 +169,52 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         Ok(())
     }
 
+    /// Posts work that no slot holds, beside `flying` others of that kind.
+    ///
+    /// # Safety
+    /// The memory stays as it is, in the way that `kind` needs, until the device is done with it.
+    pub(crate) unsafe fn post_scoped(
+        &mut self,
+        kind: Kind,
+        list: &mut SgeList,
+        op: Op,
+        operands: [u64; 2],
+        wr_id: u64,
+        flying: usize,
+    ) -> Result<(), PostErrorKind> {
+        self.admit(kind)?;
+        let ring = self.half.ring_ref();
+        if ring.free() as usize <= flying {
+            return Err(full(ring));
+        }
+        check(&self.limits, list, &op, kind)?;
+        let wr = self.template.get();
+        op.fill(wr, wr_id, kind, operands);
+        (wr.sg_list, wr.num_sge) = (list.as_sys(), list.len() as i32);
+        let (wr, mut bad): (*mut _, _) = (wr, std::ptr::null_mut());
+        // SAFETY: the queue pair is alive; the segments are the caller's contract.
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(self.half.qp, wr, &mut bad) };
+        match ret != 0 {
+            true => match errno::refused(ret, bad, wr) {
+                Some(errno) => Err(PostErrorKind::Device { errno }),
+                None => Ok(()),
+            },
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the queue pair down at once: the device lets go of all work, without completions. Whether it did.
+    ///
+    /// What is in the queues stays there until the queue pair is destroyed; nothing can be sent any more.
+    pub(crate) fn reset(&mut self) -> bool {
+        let core = self.half.core();
+        let done = core.reset(self.half.qp).is_ok();
+        if done {
+            self.sends = Sends::Nothing;
+        }
+        done
+    }
+
     /// Starts a batch: work requests that are posted with one call of the device.
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, T, K> {

@@ -1,0 +1,401 @@
+//! Posting borrowed memory, within a scope that ends when the device is done with it.
+//!
+//! Why this is sound, whatever the closure does, forgets or panics at:
+//!
+//! * Nothing of what ends the scope is in the closure's hands: [`SendQueue::scope`] itself waits, after the closure returned or
+//!   unwound, before anybody else runs. A [`Scope`] is only ever lent, and forgetting what it handed out changes nothing.
+//! * What is posted is borrowed for `'scope`. The closure must be good for *every* `'scope` within `'env`, so what it lends lives as
+//!   long as `'env`, which outlasts the call: nothing that is made within the closure can be lent.
+//! * Waiting ends when each piece of work has had its completion. They are told from all others by ids that are never used twice; others'
+//!   completions are kept for them.
+//! * After a panic, or when the device cannot be polled any more, the queue pair is driven to the error state, which completes
+//!   everything; if even that does not help, to RESET, in which a device has let go of all work. If it refuses this as well, nothing is
+//!   left but to end the process.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
+
+use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::tags::SCOPED_TAG;
+use crate::wr::{Kind, Op};
+use crate::{
+    Completion, Cq, Part, PartMut, PostErrorKind, Rc, RemoteRegion, SendQueue, SgeList, WcError,
+};
+
+/// Lends a send queue to a closure, for work with borrowed memory; made by [`SendQueue::scope`].
+pub struct Scope<'scope, 'env: 'scope, T, K = Rc> {
+    state: RefCell<State<'env, T, K>>,
+    // As std::thread::Scope: no other lifetimes than these, neither longer nor shorter.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+struct State<'env, T, K> {
+    queue: *mut SendQueue<T, K>,
+    cq: *mut Cq,
+    /// Numbers of work that is not done.
+    flying: Vec<u64>,
+    failed: Option<WcError>,
+    broken: bool,
+    env: PhantomData<&'env ()>,
+}
+
+/// Work of a scope did not succeed, or there was no scope.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScopeError {
+    /// A piece of work failed, the first of them in this way.
+    #[error(transparent)]
+    Work(#[from] WcError),
+    /// The completion queue is not the send queue's. The closure was not called.
+    #[error("the send queue completes on another completion queue than the one given")]
+    OtherCompletionQueue,
+    /// The completion queue broke while work was outstanding; the queue pair was taken down to get the memory back. How the work ended
+    /// is not known.
+    #[error(
+        "the completion queue is broken: the queue pair was reset, and how its work ended is not known"
+    )]
+    Broken,
+}
+
+/// How long the error state is waited for before RESET.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl<T: Send + 'static, K> SendQueue<T, K> {
+    /// Posts work with borrowed memory: all that `f` posts is done when this returns.
+    ///
+    /// `cq` is the completion queue of this send queue. What else completes there meanwhile is kept for the next poll. While it waits, this
+    /// function polls without sleeping. It waits as long as it takes: with endless retries, for ever if the peer posts no receive.
+    ///
+    /// If `f` panics, the queue pair goes to the error state, so that waiting ends, and the panic goes on afterwards.
+    ///
+    /// ```
+    /// # use verbs::{Access, Device, Private};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let ctx = Device::open_spec("soft0")?;
+    /// # let pd = ctx.alloc_pd()?;
+    /// # let mut cq = ctx.cq(64).build()?;
+    /// # let ready = pd.rc(&cq).send_depth(8).recv_depth(8).build()?;
+    /// # let own = ready.endpoint();
+    /// # let (mut tx, _rx) = ready.connect::<Private<Vec<u8>>, Private<Vec<u8>>>(&own)?;
+    /// # let shared = pd.expose(64, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    /// # let remote = shared.remote();
+    /// let (header, body) = (pd.register(b"head".to_vec())?, pd.register(b"and body".to_vec())?);
+    /// let mut back = pd.register(vec![0; 12])?;
+    /// tx.scope(&mut cq, |s| {
+    ///     s.write([header.part(..)?, body.part(..)?], remote)?;
+    ///     s.read(back.part_mut(..)?, remote)?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(())
+    /// })??;
+    /// assert_eq!(&back[..], b"headand body");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ScopeError`] when some of the work failed; all of it is done with all the same.
+    pub fn scope<'env, F, R>(&mut self, cq: &mut Cq, f: F) -> Result<R, ScopeError>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env, T, K>) -> R,
+    {
+        if self.id().cq() != cq.id() {
+            return Err(ScopeError::OtherCompletionQueue);
+        }
+        let scope = Scope {
+            state: RefCell::new(State {
+                queue: self,
+                cq,
+                flying: Vec::new(),
+                failed: None,
+                broken: false,
+                env: PhantomData,
+            }),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+        let mut state = scope.state.borrow_mut();
+        // A panic within a method can have left nothing half done: each posts last, and notes first.
+        state.finish(result.is_err());
+        match result {
+            Err(panic) => resume_unwind(panic),
+            Ok(_) if state.broken => Err(ScopeError::Broken),
+            Ok(value) => match state.failed {
+                Some(error) => Err(error.into()),
+                None => Ok(value),
+            },
+        }
+    }
+}
+
+impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
+    /// A message for the peer's next posted receive, of one part (`&part`, `part`) or several (`[a, b]`).
+    ///
+    /// # Errors
+    /// [`PostErrorKind`]; nothing was posted then. When the queue is full, [`wait`](Self::wait) makes room.
+    pub fn send(&'scope self, parts: impl AsRef<[Part<'scope>]>) -> Result<(), PostErrorKind> {
+        self.outgoing(parts.as_ref(), ibv_wr_opcode::IBV_WR_SEND, None, 0)
+    }
+
+    /// As [`send`](Self::send), with immediate data.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_imm(
+        &'scope self,
+        parts: impl AsRef<[Part<'scope>]>,
+        imm: u32,
+    ) -> Result<(), PostErrorKind> {
+        let opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+        self.outgoing(parts.as_ref(), opcode, None, imm)
+    }
+
+    /// Writes into the peer's memory, from the start of `remote`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn write(
+        &'scope self,
+        parts: impl AsRef<[Part<'scope>]>,
+        remote: RemoteRegion,
+    ) -> Result<(), PostErrorKind> {
+        let opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        self.outgoing(parts.as_ref(), opcode, Some(remote), 0)
+    }
+
+    /// As [`write`](Self::write), with immediate data: consumes a receive of the peer.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn write_imm(
+        &'scope self,
+        parts: impl AsRef<[Part<'scope>]>,
+        remote: RemoteRegion,
+        imm: u32,
+    ) -> Result<(), PostErrorKind> {
+        let opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+        self.outgoing(parts.as_ref(), opcode, Some(remote), imm)
+    }
+
+    fn outgoing(
+        &'scope self,
+        parts: &[Part<'scope>],
+        opcode: ibv_wr_opcode,
+        remote: Option<RemoteRegion>,
+        imm: u32,
+    ) -> Result<(), PostErrorKind> {
+        let mut list = SgeList::new();
+        parts.iter().for_each(|part| part.push_to(&mut list));
+        let mut op = Op::new(opcode, remote);
+        op.imm = imm.to_be();
+        // SAFETY: the memory is borrowed for `'scope`, which lasts until the scope has ended, for reading.
+        unsafe { self.post(Kind::Outgoing, &mut list, op, [0; 2]) }
+    }
+
+    /// # Safety
+    /// The memory is borrowed for `'scope` in the way that `kind` needs.
+    unsafe fn post(
+        &'scope self,
+        kind: Kind,
+        list: &mut SgeList,
+        op: Op,
+        operands: [u64; 2],
+    ) -> Result<(), PostErrorKind> {
+        // SAFETY: the caller's contract; the state's own is that the scope waits.
+        unsafe { self.state.borrow_mut().post(kind, list, op, operands) }
+    }
+
+    /// Waits until all that was posted so far is done. What was lent stays lent until the end of the scope.
+    ///
+    /// # Errors
+    /// [`ScopeError`] when some of it failed.
+    pub fn wait(&'scope self) -> Result<(), ScopeError> {
+        let mut state = self.state.borrow_mut();
+        state.finish(false);
+        match state.failed {
+            _ if state.broken => Err(ScopeError::Broken),
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up: drives the queue pair to the error state, so that waiting ends soon. See [`SendQueue::set_error`].
+    ///
+    /// # Errors
+    /// When the device refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn cancel(&'scope self) -> Result<(), crate::Error> {
+        self.state.borrow_mut().queue().set_error()
+    }
+
+    /// Work that is not known to be done.
+    pub fn outstanding(&'scope self) -> usize {
+        self.state.borrow().flying.len()
+    }
+}
+
+/// What only reliable connections do.
+impl<'scope, 'env, T: Send + 'static> Scope<'scope, 'env, T, Rc> {
+    /// Reads from the peer's memory, from the start of `remote`, as much as the parts have room for.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn read(
+        &'scope self,
+        into: impl AsRef<[PartMut<'scope>]>,
+        remote: RemoteRegion,
+    ) -> Result<(), PostErrorKind> {
+        let mut list = SgeList::new();
+        into.as_ref()
+            .iter()
+            .for_each(|part| part.push_to(&mut list));
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
+        // SAFETY: borrowed mutably for `'scope`, or cells. The parts may be lent as a slice that is still there afterwards: they have no
+        // way to the memory but to be posted.
+        unsafe { self.post(Kind::Read, &mut list, op, [0; 2]) }
+    }
+
+    /// As [`SendQueue::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn compare_and_swap(
+        &'scope self,
+        into: PartMut<'scope>,
+        remote: RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Result<(), PostErrorKind> {
+        let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+        self.atomic(&into, opcode, remote, [compare, swap])
+    }
+
+    /// As [`SendQueue::fetch_and_add`].
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn fetch_and_add(
+        &'scope self,
+        into: PartMut<'scope>,
+        remote: RemoteRegion,
+        add: u64,
+    ) -> Result<(), PostErrorKind> {
+        let opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+        self.atomic(&into, opcode, remote, [add, 0])
+    }
+
+    fn atomic(
+        &'scope self,
+        into: &PartMut<'scope>,
+        opcode: ibv_wr_opcode,
+        remote: RemoteRegion,
+        operands: [u64; 2],
+    ) -> Result<(), PostErrorKind> {
+        let mut list = SgeList::new();
+        into.push_to(&mut list);
+        // SAFETY: borrowed mutably for `'scope`, or cells.
+        unsafe {
+            self.post(
+                Kind::Atomic,
+                &mut list,
+                Op::new(opcode, Some(remote)),
+                operands,
+            )
+        }
+    }
+}
+
+/// The id of a new piece of work.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) & SEQ_MASK
+}
+
+impl<T: Send + 'static, K> State<'_, T, K> {
+    fn queue(&mut self) -> &mut SendQueue<T, K> {
+        // SAFETY: borrowed mutably by `SendQueue::scope`, which lends it to nobody else.
+        unsafe { &mut *self.queue }
+    }
+
+    fn cq(&mut self) -> &mut Cq {
+        // SAFETY: as above.
+        unsafe { &mut *self.cq }
+    }
+
+    /// # Safety
+    /// The memory stays lent in the way that `kind` needs until [`finish`](Self::finish) has returned.
+    unsafe fn post(
+        &mut self,
+        kind: Kind,
+        list: &mut SgeList,
+        mut op: Op,
+        operands: [u64; 2],
+    ) -> Result<(), PostErrorKind> {
+        // Each tells when it is done.
+        op.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let (number, flying) = (next_number(), self.flying.len());
+        // Noted before it is posted: a panic in between costs a wait, not memory.
+        self.flying.push(number);
+        let wr_id = u64::from(SCOPED_TAG) << SEQ_BITS | number;
+        // SAFETY: the caller's contract.
+        let result = unsafe {
+            self.queue()
+                .post_scoped(kind, list, op, operands, wr_id, flying)
+        };
+        if result.is_err() {
+            self.flying.pop();
+        }
+        result
+    }
+
+    /// Waits for all of it.
+    fn finish(&mut self, give_up: bool) {
+        let mut deadline = None;
+        if give_up && !self.flying.is_empty() {
+            deadline = Some(Instant::now() + PATIENCE);
+            if self.queue().set_error().is_err() {
+                self.reset();
+            }
+        }
+        while !self.flying.is_empty() {
+            match self.cq().poll_device() {
+                Ok(Some(completion)) => self.note(completion),
+                Ok(None) if deadline.is_some_and(|at| Instant::now() > at) => self.reset(),
+                Ok(None) => std::thread::yield_now(),
+                Err(_) => {
+                    self.broken = true;
+                    self.reset();
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, completion: Completion) {
+        let Some(number) = completion.scoped() else {
+            self.cq().keep(completion);
+            return;
+        };
+        let Some(at) = self.flying.iter().position(|flying| *flying == number) else {
+            return;
+        };
+        self.flying.remove(at);
+        if let Err(error) = completion.outcome() {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// The device lets go of everything, without completions.
+    #[cold]
+    fn reset(&mut self) {
+        if !self.queue().reset() {
+            // The memory would be given back while a device may write it. There is nobody to tell, and nothing to leak: it is lent.
+            std::process::abort();
+        }
+        self.broken = true;
+        self.flying.clear();
+    }
+}

@@ -1,0 +1,123 @@
+//! Scopes on devices that break or refuse: the memory comes back, or the process ends.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+use ibverbs_sys::{Api, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_state, ibv_wc};
+use softverbs::faults::{Fault, inject};
+
+use crate::*;
+
+type Buf = Private<Vec<u8>>;
+
+thread_local! {
+    /// States that queue pairs are not taken to.
+    static REFUSED: Cell<&'static [ibv_qp_state]> = const { Cell::new(&[]) };
+    /// States that they were taken to, or would have been.
+    static LAST: Cell<u32> = const { Cell::new(0) };
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller passes complete attributes.
+    let state = unsafe { (*attr).qp_state };
+    LAST.set(state.0);
+    if REFUSED.get().contains(&state) {
+        return libc::EIO;
+    }
+    // SAFETY: passed on.
+    unsafe { (softverbs::api().ibv_modify_qp)(qp, attr, mask) }
+}
+
+fn connected() -> (Pd, Cq, SendQueue<Buf>, RecvQueue<Buf>) {
+    static TABLE: OnceLock<Api> = OnceLock::new();
+    let api = TABLE.get_or_init(|| Api {
+        ibv_modify_qp: modify_qp,
+        ..*softverbs::api()
+    });
+    let ctx = list::of(api)[0].open().unwrap();
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.cq(32).build().unwrap();
+    let ready = pd.rc(&cq).send_depth(8).recv_depth(8).build().unwrap();
+    let own = ready.endpoint();
+    let (tx, rx) = ready.connect(&own).unwrap();
+    (pd, cq, tx, rx)
+}
+
+#[test]
+fn a_broken_completion_queue_costs_the_connection_and_not_the_memory() {
+    let (pd, mut cq, mut tx, mut rx) = connected();
+    // Never done: endless retries, and no receive.
+    let mut lent = pd.register(b"lent".to_vec()).unwrap();
+    // SAFETY: the queue is alive, and its handle does not change.
+    let handle = unsafe { (*cq.shared().raw()).handle };
+    let e = tx.scope(&mut cq, |s| {
+        s.send(lent.part(..).unwrap()).unwrap();
+        let _broken = inject(Fault::CqOverflow {
+            cq: Some(handle),
+            nth: 1,
+        });
+        let e = s.wait().unwrap_err();
+        assert!(matches!(e, ScopeError::Broken), "{e}");
+        assert_eq!(s.outstanding(), 0);
+    });
+    assert!(matches!(e, Err(ScopeError::Broken)));
+    assert_eq!(LAST.get(), ibv_qp_state::IBV_QPS_RESET.0);
+    lent.copy_from_slice(b"mine");
+    // The queue pair is of no use, and safe to hold.
+    let e = tx.send(lent).post().unwrap_err();
+    assert_eq!(e.kind(), PostErrorKind::NotConnected);
+    let posted = rx.post(pd.register(vec![0; 8]).unwrap());
+    let (sends, receives) = destroy(tx, rx).unwrap();
+    assert_eq!(
+        (sends.len(), receives.len()),
+        (0, usize::from(posted.is_ok()))
+    );
+}
+
+#[test]
+fn where_the_error_state_is_refused_reset_is_not() {
+    let (pd, mut cq, mut tx, _rx) = connected();
+    let lent = pd.register(b"lent".to_vec()).unwrap();
+    REFUSED.set(&[ibv_qp_state::IBV_QPS_ERR]);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        tx.scope(&mut cq, |s| {
+            s.send(lent.part(..).unwrap()).unwrap();
+            panic!("on purpose");
+        })
+    }));
+    REFUSED.set(&[]);
+    assert!(caught.is_err());
+    assert_eq!(LAST.get(), ibv_qp_state::IBV_QPS_RESET.0);
+    drop(lent);
+}
+
+/// Nothing ever completes.
+unsafe extern "C" fn poll_nothing(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    0
+}
+
+#[test]
+fn a_process_whose_memory_cannot_be_had_back_ends() {
+    const CHILD: &str = "VERBS_TEST_SCOPE_ABORTS";
+    if std::env::var_os(CHILD).is_some() {
+        let (pd, mut cq, mut tx, _rx) = connected();
+        // SAFETY: the context is open, and only this thread uses it.
+        unsafe { (*pd.context().raw()).ops.poll_cq = Some(poll_nothing) };
+        let lent = pd.register(b"lent".to_vec()).unwrap();
+        REFUSED.set(&[ibv_qp_state::IBV_QPS_ERR, ibv_qp_state::IBV_QPS_RESET]);
+        let _ = tx.scope(&mut cq, |s| {
+            s.send(lent.part(..).unwrap()).unwrap();
+            panic!("on purpose");
+        });
+        std::process::exit(0);
+    }
+    let name = "scope_tests::a_process_whose_memory_cannot_be_had_back_ends";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{child:?}");
+}

@@ -1,0 +1,11 @@
+use verbs::*;
+
+fn main() {}
+
+fn segment(theirs: RemoteRegion) -> Sge {
+    Sge {
+        addr: theirs.addr,
+        len: 8,
+        lkey: theirs.rkey,
+    }
+}

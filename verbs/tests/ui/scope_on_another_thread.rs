@@ -1,0 +1,13 @@
+use verbs::*;
+
+type Buf = Private<Vec<u8>>;
+
+fn main() {}
+
+fn f(tx: &mut SendQueue<Buf>, cq: &mut Cq, buf: &Buf) {
+    let _ = tx.scope(cq, |s| {
+        std::thread::scope(|t| {
+            t.spawn(|| s.send(buf.part(..).unwrap()).is_ok());
+        });
+    });
+}

@@ -1,0 +1,9 @@
+use verbs::*;
+
+type Buf = Private<Vec<u8>>;
+
+fn main() {}
+
+fn f(tx: &mut SendQueue<Buf>, cq: &mut Cq) {
+    let _ = tx.scope(cq, |s| s);
+}
