@@ -17,13 +17,17 @@ use crate::qp::QpCore;
 use crate::quiet;
 use core::ffi::c_void;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
 use ibverbs_sys::{ibv_event_type, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a thread that holds an event back looks whether it is time.
+const MODERATION_STEP: Duration = Duration::from_micros(20);
 
 struct Members {
     list: Vec<Arc<QpCore>>,
@@ -69,6 +73,8 @@ pub(crate) struct CqCore {
     /// Queue pairs and handles that name this queue: while there are any, destroying it is EBUSY.
     pub users: AtomicUsize,
     pub cqe: AtomicI32,
+    /// Events are held back until so many completions wait, or so many microseconds are over: in the upper and the lower half.
+    moderation: AtomicU32,
     /// The `ibv_cq` that callers hold.
     pub handle: AtomicPtr<c_void>,
     events: Arc<AsyncEvents>,
@@ -109,6 +115,7 @@ impl CqCore {
             own_woken: AtomicU64::new(generation),
             users: AtomicUsize::new(0),
             cqe: AtomicI32::new(cqe),
+            moderation: AtomicU32::new(0),
             handle: AtomicPtr::default(),
             events,
             given: Mutex::default(),
@@ -204,6 +211,48 @@ impl CqCore {
                 let arrived = || self.is(&qp.recv_cq) && unsafe { qp.recv_waiting() };
                 self.is(&qp.send_cq) && qp.send_dones.waiting() || arrived()
             })
+    }
+
+    /// `ibv_modify_cq`: holds events back until `count` completions wait, or for `period` microseconds.
+    pub fn set_moderation(&self, count: u16, period: u16) {
+        let word = u32::from(count) << 16 | u32::from(period);
+        self.moderation.store(word, Ordering::Relaxed);
+    }
+
+    /// Holds an event back as long as was asked for. It is the receiver who waits: whoever completes something has no timer, and
+    /// knows nothing of what others have completed.
+    pub fn moderate(&self) {
+        let word = self.moderation.load(Ordering::Relaxed);
+        let (count, period) = ((word >> 16) as usize, u64::from(word & 0xffff));
+        let until = Instant::now() + Duration::from_micros(period);
+        while count > 1 && self.count_waiting() < count {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(MODERATION_STEP));
+        }
+    }
+
+    /// How many completions can be polled; of those that are made by polling, as of a queue pair that has failed, without end.
+    fn count_waiting(&self) -> usize {
+        let members = self.members.lock();
+        if members.broken {
+            return usize::MAX;
+        }
+        let of_members = members.list.iter().map(|qp| {
+            let sent = match self.is(&qp.send_cq) {
+                true => qp.send_dones.len(),
+                false => 0,
+            };
+            let received = match self.is(&qp.recv_cq) {
+                // SAFETY: this is the completion queue of its receives, and we hold its lock.
+                true => unsafe { qp.count_received() },
+                false => 0,
+            };
+            sent.saturating_add(received)
+        });
+        of_members.fold(members.ring.len(), usize::saturating_add)
     }
 
     /// `ibv_poll_cq`: fills `out` from the front and returns how many.

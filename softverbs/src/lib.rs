@@ -24,6 +24,20 @@
 //! anyway. But a peer that scribbles over everything it has mapped does not crash the engine: what is read from peer-writable
 //! memory is copied once, then checked.
 //!
+//! # What it does
+//!
+//! * Reliable and unreliable connections (RC, UC): SEND, WRITE, both also with immediate data; RC also READ, compare-and-swap,
+//!   fetch-and-add. Datagrams (UD) of up to 4096 bytes by address handle, with and without immediate data, see [`datagram`].
+//! * Queue pairs in all states, with SQD and its event, and SQE of the unreliable services; shared receive queues with limits, resized
+//!   to up to eight times what they were made for; completion queues with channels, overflow, resizing, moderation.
+//! * `ibv_create_cq_ex` with all standard fields and time stamps (when a completion was polled), `ibv_create_qp_ex` and
+//!   `ibv_wr_*` for the operations above.
+//! * Not there, and refused as the manual pages say: memory windows, multicast, XRC, raw packets, on-demand paging, local and remote
+//!   invalidation, parent and thread domains, counters, flow steering, time stamps of the moment a completion was made.
+//!
+//! Where Linux's rxe and the specification differ, it does what the specification says: a failed send of an unreliable service leads to
+//! SQE, which rxe does not have.
+//!
 //! # Environment
 //!
 //! * `VERBATIM_DIR`: where processes find each other; else `XDG_RUNTIME_DIR`, `/dev/shm`, `/tmp`.

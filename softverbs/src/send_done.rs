@@ -51,6 +51,12 @@ impl SendDones {
         self.head.load(Ordering::Relaxed) != self.tail.load(Ordering::Acquire)
     }
 
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        let head = self.head.load(Ordering::Relaxed);
+        (self.tail.load(Ordering::Acquire) - head) as usize
+    }
+
     /// # Safety
     ///
     /// The caller holds the lock of the send queue, and no more completions wait than the queue is deep.

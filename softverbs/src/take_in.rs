@@ -116,6 +116,14 @@ impl InLane {
         self.consumer.waiting(self.ring.slots()) && !self.spoiled
     }
 
+    /// How many entries wait.
+    pub fn count(&self) -> usize {
+        match self.spoiled {
+            true => 0,
+            false => self.consumer.named(self.ring.slots()).count(),
+        }
+    }
+
     /// Tells the peer now and then how much room it has.
     #[inline]
     fn publish(&mut self, advert: &QpAdvert) {
@@ -170,6 +178,21 @@ impl QpCore {
         arrivals.lane.as_ref().is_some_and(InLane::waiting)
             || arrivals.mail.as_ref().is_some_and(|mail| mail.waiting())
             || self.state() == State::Err && self.srq.is_none()
+    }
+
+    /// How many messages wait; in the error state, without end.
+    ///
+    /// # Safety
+    ///
+    /// As [`recv_waiting`](Self::recv_waiting).
+    pub unsafe fn count_received(&self) -> usize {
+        // SAFETY: by contract; shared for the moment.
+        let arrivals = unsafe { &*self.arrivals.get() };
+        if self.state() == State::Err {
+            return usize::MAX;
+        }
+        let lane = arrivals.lane.as_ref().map_or(0, InLane::count);
+        lane + arrivals.mail.as_ref().map_or(0, |mail| mail.count())
     }
 
     /// Takes completions of the receive queue out of the lane; in the error state flushes what is left.

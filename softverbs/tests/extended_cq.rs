@@ -304,24 +304,40 @@ fn moderation_and_what_the_device_says() {
     assert!(attr.cq_mod_caps.max_cq_count > 0 && attr.orig_attr.max_qp > 0);
     let (a, b) = pair(&dev, &Options::default());
     let mem = Mem::plain(&dev, 64, LOCAL);
-    let mut moderate = ibv_modify_cq_attr {
-        attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
-        moderate: ibv_moderate_cq {
-            cq_count: 10,
-            cq_period: 1000,
-        },
+    let moderate = |cq_count: u16, cq_period: u16| {
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: ibv_moderate_cq {
+                cq_count,
+                cq_period,
+            },
+        };
+        assert_eq!(unsafe { ibv_modify_cq(b.cq, &mut attr) }, 0);
+        attr.attr_mask = ibv_cq_attr_mask::IBV_CQ_ATTR_RESERVED.0;
+        assert_eq!(unsafe { ibv_modify_cq(b.cq, &mut attr) }, libc::EOPNOTSUPP);
     };
-    assert_eq!(unsafe { ibv_modify_cq(b.cq, &mut moderate) }, 0);
-    // Within the period, as it comes at once.
-    b.arm();
-    assert_eq!(b.recv(1, &mut [mem.sge(0, 8)]), 0);
-    let mut sges = [mem.sge(8, 8)];
-    assert_eq!(a.post(&mut wr(1, Op::IBV_WR_SEND, &mut sges, 0)), 0);
-    b.event();
-    assert_eq!(b.next().wr_id, 1);
-    moderate.attr_mask = ibv_cq_attr_mask::IBV_CQ_ATTR_RESERVED.0;
-    assert_eq!(
-        unsafe { ibv_modify_cq(b.cq, &mut moderate) },
-        libc::EOPNOTSUPP
-    );
+    // How long an event takes of so many messages.
+    let event_of = |count: u64| {
+        b.arm();
+        let begin = std::time::Instant::now();
+        for id in 0..count {
+            assert_eq!(b.recv(id, &mut [mem.sge(0, 8)]), 0);
+            let mut sges = [mem.sge(8, 8)];
+            assert_eq!(a.post(&mut wr(id, Op::IBV_WR_SEND, &mut sges, SIGNALED)), 0);
+        }
+        b.event();
+        let took = begin.elapsed();
+        for _ in 0..count {
+            assert_eq!((a.next().status, b.next().status), (OK, OK));
+        }
+        took
+    };
+    const PERIOD: u16 = 50_000;
+    let period = std::time::Duration::from_micros(PERIOD.into());
+    moderate(3, PERIOD);
+    assert!(event_of(2) >= period);
+    let sooner = |count: u64| (0..100).any(|_| event_of(count) < period);
+    assert!(sooner(3), "enough have completed");
+    moderate(0, 0);
+    assert!(sooner(1), "not moderated any more");
 }

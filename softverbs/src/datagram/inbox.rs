@@ -45,6 +45,14 @@ impl Inbox {
     pub fn waiting(&self) -> bool {
         !self.spoiled && self.reader.waiting()
     }
+
+    /// How many messages wait, as far as nobody is in the way.
+    pub fn count(&self) -> usize {
+        match self.spoiled {
+            true => 0,
+            false => self.reader.count(),
+        }
+    }
 }
 
 /// What became of a message.

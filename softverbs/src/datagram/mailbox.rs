@@ -308,6 +308,16 @@ impl Reader {
         now != free(self.place)
     }
 
+    /// How many places from the next one on are filled.
+    pub fn count(&self) -> usize {
+        let places = self.place..self.place + self.mailbox.slots as u64;
+        let filled = |place: &u64| {
+            let word = self.mailbox.slot(*place).word.load(Ordering::Acquire);
+            state_at(word, *place) == Some(FILLED)
+        };
+        places.take_while(filled).count()
+    }
+
     pub fn next(&mut self) -> Next {
         if !self.left.is_empty() && self.is_left() {
             return Next::Lost;

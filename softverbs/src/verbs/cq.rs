@@ -179,6 +179,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
             }
             // A queue that is being destroyed gives none.
             Ok(found) => {
+                found.moderate();
                 if let Some(handle) = found.give() {
                     let plain = handle.cast::<ibv_cq>();
                     // SAFETY: the event was handed out, so destroying the queue waits for its acknowledgement.

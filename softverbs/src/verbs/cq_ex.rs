@@ -202,15 +202,24 @@ readers! {
     read_wallclock_ns: u64 = |shown| shown.wall;
 }
 
-/// Moderation is an upper bound on how late an event may come. Here each comes at once: who completes something has no timer,
-/// and no count of what others have completed.
+/// Moderation: events are held back in `ibv_get_cq_event`; the channel's descriptor can be read before.
 pub(super) unsafe extern "C" fn modify_cq(
-    _plain: *mut ibv_cq,
+    plain: *mut ibv_cq,
     attr: *mut ibv_modify_cq_attr,
 ) -> c_int {
+    const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     // SAFETY: the caller's structure.
-    match unsafe { (*attr).attr_mask } & !ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0 {
-        0 => 0,
-        _ => libc::EOPNOTSUPP,
+    let attr = unsafe { &*attr };
+    if attr.attr_mask & !MODERATE != 0 {
+        return libc::EOPNOTSUPP;
     }
+    if attr.attr_mask & MODERATE != 0 {
+        let ibv_moderate_cq {
+            cq_count,
+            cq_period,
+        } = attr.moderate;
+        // SAFETY: module invariant of `verbs`.
+        unsafe { cq::core(plain) }.set_moderation(cq_count, cq_period);
+    }
+    0
 }
