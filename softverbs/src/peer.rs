@@ -286,6 +286,11 @@ impl Peer {
         Some(found)
     }
 
+    /// Lets go of the mailbox of queue pair `index`, which has none any more.
+    pub fn forget_mailbox(&self, index: u32) {
+        self.mailboxes.lock().remove(&index);
+    }
+
     /// Whether peers map the peer's arena writable.
     pub fn maps_writable(&self, arena: u32) -> bool {
         let kind = self

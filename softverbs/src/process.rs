@@ -353,6 +353,11 @@ impl Process {
         }
     }
 
+    /// Queue pair `index` of this process has no mailbox any more.
+    pub fn forget_mailbox(&self, index: usize) {
+        self.own.forget_mailbox(index as u32);
+    }
+
     /// Forgets a peer that is gone.
     pub fn forget(&self, peer: &Arc<Peer>) {
         self.peers.lock().retain(|_, have| !Arc::ptr_eq(have, peer));

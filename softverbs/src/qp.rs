@@ -503,6 +503,7 @@ impl QpCore {
             if self.service == Service::Ud {
                 // No sender attaches to the mailbox any more.
                 advert.lane_generation.store(0, Ordering::Release);
+                self.process.forget_mailbox(self.index);
             }
             if let Some(srq) = &self.srq {
                 let told = lane.as_ref().map(InLane::named).unwrap_or_default();

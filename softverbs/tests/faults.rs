@@ -122,6 +122,49 @@ fn an_error_at_each_step() {
     }
 }
 
+/// The same of datagrams: what was claimed is given up, and others arrive.
+#[test]
+fn an_error_at_each_step_of_a_datagram() {
+    let _alone = alone();
+    let dev = Dev::open();
+    let mem = Mem::plain(&dev, 4096, LOCAL);
+    let ah = Ah::new(&dev, 1);
+    for step in Step::ALL {
+        let (a, b) = pair(&dev, &ud());
+        let send = |from: &End| {
+            let mut sges = [mem.sge(2000, 100)];
+            assert_eq!(
+                from.post(&mut ah.to(b.qpn(), Op::IBV_WR_SEND, &mut sges)),
+                0
+            );
+            from.next().status
+        };
+        for id in 0..3 {
+            assert_eq!(b.recv(id, &mut [mem.sge(0, 2000)]), 0);
+        }
+        let action = Action::Error(Status::IBV_WC_LOC_QP_OP_ERR.0);
+        let fault = inject(Fault::At {
+            qp: Some(a.qpn()),
+            step,
+            nth: 2,
+            action,
+        });
+        assert_eq!((send(&a), send(&a)), (OK, Status::IBV_WC_LOC_QP_OP_ERR));
+        assert_eq!(a.state(), State::IBV_QPS_SQE, "{step:?}");
+        drop(fault);
+        assert_eq!(a.set_state(State::IBV_QPS_RTS), 0);
+        assert_eq!(send(&a), OK);
+        let arrived = matches!(step, Step::Told | Step::Left | Step::Woken);
+        for id in 0..2 + u64::from(arrived) {
+            assert_eq!((b.next().wr_id, b.state()), (id, State::IBV_QPS_RTS));
+        }
+        assert!(b.poll().is_none(), "{step:?}");
+        if !arrived {
+            assert_eq!((send(&a), b.next().wr_id), (OK, 2));
+        }
+    }
+}
+
 #[test]
 fn control_verbs_fail_at_the_nth_call() {
     let _alone = alone();

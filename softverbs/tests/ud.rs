@@ -115,6 +115,11 @@ fn what_cannot_arrive_is_dropped() {
     nothing("another key");
     send(&a, &ah, b.qpn(), &from, 101);
     nothing("longer than the receive");
+    // One that is too long does not stand in the way of one that fits.
+    send(&a, &ah, b.qpn(), &from, 101);
+    send(&a, &ah, b.qpn(), &from, 100);
+    assert_eq!((b.next().wr_id, b.poll().is_none()), (1, true));
+    assert_eq!(b.recv(1, &mut [to.sge(0, GRH + 100)]), 0);
     // As with Linux's rxe, and as the specification says (C10-93.1.1): not sent, and no error.
     send(&a, &ah, b.qpn(), &from, MTU + 1);
     nothing("longer than the MTU");
@@ -400,6 +405,18 @@ fn serve() {
                 end.event();
             }
             "inject" => second::inject_at(Step::ALL[n(1)], 1, words[2]),
+            // As fast as it can, numbered.
+            "burst" => {
+                for i in 0..n(2) {
+                    let len = i * 37 % (MTU + 1);
+                    mem.fill(0, &pattern(i, len));
+                    let mut sges = [mem.sge(0, len)];
+                    let mut wr = ah.to(n(1) as u32, Op::IBV_WR_SEND_WITH_IMM, &mut sges);
+                    wr.__bindgen_anon_1.imm_data = i as u32;
+                    assert_eq!(end.post(&mut wr), 0);
+                    assert_eq!(end.next().status, OK);
+                }
+            }
             // A message that it does not come back from.
             "last" => {
                 println!("OK");
@@ -450,6 +467,71 @@ fn between_processes() {
         second.kill();
         // Nobody any more: as with any other datagram that is lost.
         send(&a, &ah, second.qpn, &from, 8);
+    }
+}
+
+/// Processes that send as fast as they can to one that is slower: what arrives is whole, and in the order of each sender.
+#[test]
+fn processes_compete() {
+    const COUNT: usize = 3000;
+    let dev = Dev::open();
+    let srq = Srq::new(&dev, 16, 1);
+    let shared = Options {
+        srq: srq.0,
+        cqe: 64,
+        ..ud()
+    };
+    let mem = Mem::file(&dev, 16 * 8192, LOCAL, Kind::Private);
+    for o in [&ud(), &shared] {
+        let to = end(&dev, o);
+        let post = |id: u64| {
+            let mut sges = [mem.sge(id as usize * 8192, GRH + MTU)];
+            match o.srq.is_null() {
+                true => assert_eq!(to.recv(id, &mut sges), 0),
+                false => assert_eq!(srq.recv(id, &mut sges), 0),
+            }
+        };
+        (0..16).for_each(post);
+        let mut senders = [
+            Second::start(&[]),
+            Second::start(&[]),
+            Second::start(&[("VERBATIM_ASYNC", "4")]),
+        ];
+        for sender in &mut senders {
+            sender.tell(&format!("burst {} {COUNT}", to.qpn()));
+        }
+        let qpns: Vec<u32> = senders.iter().map(|s| s.qpn).collect();
+        let mut next = [0; 3];
+        let mut take = |wc: ibv_wc| {
+            let imm = unsafe { wc.__bindgen_anon_1.imm_data } as usize;
+            let from = qpns.iter().position(|qpn| *qpn == wc.src_qp).unwrap();
+            assert!(imm >= next[from], "{imm} after {next:?}");
+            next[from] = imm + 1;
+            let len = imm * 37 % (MTU + 1);
+            assert_eq!((wc.status, wc.byte_len as usize), (OK, GRH + len));
+            let at = wc.wr_id as usize * 8192 + GRH;
+            assert!(mem.get(at, len) == pattern(imm, len));
+            post(wc.wr_id);
+        };
+        let mut taken = 0;
+        // They do not wait for us: each ends, whatever is taken.
+        std::thread::scope(|s| {
+            let answers = s.spawn(|| senders.iter_mut().for_each(|s| drop(s.answer())));
+            while !answers.is_finished() {
+                while let Some(wc) = to.poll() {
+                    take(wc);
+                    taken += 1;
+                }
+                std::thread::yield_now();
+            }
+        });
+        while let Some(wc) = to.poll() {
+            take(wc);
+            taken += 1;
+        }
+        assert!(taken >= 16, "{taken}");
+        assert_eq!(senders[0].ask(&format!("send {} 70 5", to.qpn())), "");
+        assert_eq!(to.next().byte_len as usize, GRH + 70);
     }
 }
 

@@ -72,7 +72,7 @@ impl QpCore {
     ) -> usize {
         let mut filled = 0;
         // A bound on places that make no completion.
-        let mut budget = 2 * MTU;
+        let mut budget = 2 * inbox.reader.mailbox.len();
         while filled < out.len() && budget > 0 && !inbox.spoiled {
             budget -= 1;
             let dropped = match inbox.reader.next() {

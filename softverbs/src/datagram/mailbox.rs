@@ -44,6 +44,31 @@ fn free(place: u64) -> u64 {
     word(place, 0, FREE)
 }
 
+/// A slot's word. It is stored so that zero, as in a new file, says "free for the first place that this slot has": so a mailbox of many
+/// places is made without touching them.
+struct Word<'a> {
+    stored: &'a AtomicU64,
+    first: u64,
+}
+
+impl Word<'_> {
+    fn load(&self, order: Ordering) -> u64 {
+        self.stored.load(order) ^ free(self.first)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.stored.store(value ^ free(self.first), order);
+    }
+
+    /// Whether the word was `old`, and is `new` now.
+    fn swap(&self, old: u64, new: u64) -> bool {
+        let (old, new) = (old ^ free(self.first), new ^ free(self.first));
+        self.stored
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
 /// Whether a word is of this place, and in which state.
 fn state_at(word: u64, place: u64) -> Option<u64> {
     (word >> PLACE_SHIFT == place & PLACES).then_some(word & ((1 << STATE_BITS) - 1))
@@ -104,11 +129,7 @@ impl Mailbox {
     pub fn create(order: u32) -> io::Result<Mailbox> {
         let slots = 1 << order;
         let file = ControlFile::create(Self::bytes(slots), true)?;
-        let new = Mailbox { file, slots };
-        for place in 0..slots as u64 {
-            new.slot(place).word.store(free(place), Ordering::Relaxed);
-        }
-        Ok(new)
+        Ok(Mailbox { file, slots })
     }
 
     /// A peer's.
@@ -142,6 +163,18 @@ impl Mailbox {
         }
     }
 
+    fn word(&self, place: u64) -> Word<'_> {
+        Word {
+            stored: &self.slot(place).word,
+            first: self.index(place) as u64,
+        }
+    }
+
+    /// How many places there are.
+    pub fn len(&self) -> usize {
+        self.slots
+    }
+
     /// Where the message of a place lies: [`MTU`] bytes.
     pub fn payload(&self, place: u64) -> *mut u8 {
         // SAFETY: the file has room for that of every slot.
@@ -171,7 +204,7 @@ impl Mailbox {
         let end = head.saturating_add(self.slots as u64);
         let from = if left { head } else { self.first(head) };
         for place in from..end {
-            let word_of = &self.slot(place).word;
+            let word_of = self.word(place);
             // Loaded first: the swap takes the line away from whoever has it.
             let now = word_of.load(Ordering::Relaxed);
             if now != free(place) {
@@ -182,10 +215,7 @@ impl Mailbox {
                 return None;
             }
             let claimed = word(place, pid, CLAIMED);
-            if word_of
-                .compare_exchange(now, claimed, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
+            if word_of.swap(now, claimed) {
                 self.head().hint.0.store(place + 1, Ordering::Relaxed);
                 return Some(place);
             }
@@ -204,7 +234,8 @@ impl Mailbox {
         slot.address.store(label.address, Ordering::Relaxed);
         slot.from
             .store(flags << 32 | u64::from(label.from), Ordering::Relaxed);
-        slot.word.store(word(place, pid, FILLED), Ordering::Release);
+        self.word(place)
+            .store(word(place, pid, FILLED), Ordering::Release);
     }
 
     /// What is said of a filled place, read once.
@@ -304,7 +335,7 @@ impl Reader {
 
     /// Whether a look is worth while.
     pub fn waiting(&self) -> bool {
-        let now = self.mailbox.slot(self.place).word.load(Ordering::Acquire);
+        let now = self.mailbox.word(self.place).load(Ordering::Acquire);
         now != free(self.place)
     }
 
@@ -312,7 +343,7 @@ impl Reader {
     pub fn count(&self) -> usize {
         let places = self.place..self.place + self.mailbox.slots as u64;
         let filled = |place: &u64| {
-            let word = self.mailbox.slot(*place).word.load(Ordering::Acquire);
+            let word = self.mailbox.word(*place).load(Ordering::Acquire);
             state_at(word, *place) == Some(FILLED)
         };
         places.take_while(filled).count()
@@ -323,7 +354,7 @@ impl Reader {
             return Next::Lost;
         }
         let place = self.place;
-        let now = self.mailbox.slot(place).word.load(Ordering::Acquire);
+        let now = self.mailbox.word(place).load(Ordering::Acquire);
         match state_at(now, place) {
             Some(FREE) => Next::Nothing,
             Some(FILLED) => match self.mailbox.label(place) {
@@ -340,7 +371,7 @@ impl Reader {
         let slot = self.mailbox.index(self.place);
         if !self.left.iter().any(|left| left.slot == slot) {
             let again = self.place + self.mailbox.slots as u64;
-            let word = &self.mailbox.slot(self.place).word;
+            let word = self.mailbox.word(self.place);
             word.store(free(again), Ordering::Release);
         }
         self.place += 1;
@@ -358,7 +389,7 @@ impl Reader {
         self.since = Some((begin, now));
         match look_at(pid) {
             // What it wrote last it wrote before it ended.
-            Claimer::Gone => match self.mailbox.slot(self.place).word.load(Ordering::Acquire) {
+            Claimer::Gone => match self.mailbox.word(self.place).load(Ordering::Acquire) {
                 word if state_at(word, self.place) == Some(FILLED) => self.next(),
                 _ => Next::Lost,
             },
@@ -381,7 +412,7 @@ impl Reader {
         }
         let slots = self.mailbox.slots as u64;
         for left in self.left.iter_mut().filter(|left| left.again.is_none()) {
-            let word = &self.mailbox.slot(left.slot as u64).word;
+            let word = self.mailbox.word(left.slot as u64);
             let value = word.load(Ordering::Acquire);
             let done = value & ((1 << STATE_BITS) - 1) != CLAIMED;
             if done || glance && look_at(pid_in(value)) == Claimer::Gone {
