@@ -251,6 +251,37 @@ fn threads_take_turns() {
     });
 }
 
+/// Between its start and its end, a poll shows one completion, whoever else polls.
+#[test]
+fn a_poll_waits_for_the_end_of_another() {
+    struct Shared<'a>(&'a Pair);
+    unsafe impl Sync for Shared<'_> {}
+    let dev = Dev::open();
+    let pair = Pair::new(&dev, &mut attr(64, STANDARD));
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    pair.message(1, &mem, 8);
+    pair.start();
+    let id = unsafe { (*pair.cq).wr_id };
+    let shared = Shared(&pair);
+    std::thread::scope(|s| {
+        let shared = &shared;
+        let other = s.spawn(move || {
+            shared.0.start();
+            let id = unsafe { (*shared.0.cq).wr_id };
+            unsafe { ibv_end_poll(shared.0.cq) };
+            id
+        });
+        for _ in 0..2000 {
+            assert_eq!(unsafe { (*pair.cq).wr_id }, id);
+            std::thread::yield_now();
+        }
+        unsafe { ibv_end_poll(pair.cq) };
+        let mut ids = [id, other.join().unwrap()];
+        ids.sort();
+        assert_eq!(ids, [1, 101]);
+    });
+}
+
 #[test]
 fn resized() {
     let dev = Dev::open();

@@ -323,17 +323,20 @@ fn threads_take_turns() {
         assert_eq!(b.recv(id, &mut [mem.sge(0, 8)]), 0);
     }
     let qp = Qp(qp);
+    let qp = &qp;
+    let start = &std::sync::Barrier::new(2);
     std::thread::scope(|s| {
         for thread in 0..2u32 {
-            let qp = &qp;
             s.spawn(move || {
                 for round in 0..10 {
                     unsafe {
+                        start.wait();
                         ibv_wr_start(qp.0);
                         for i in 0..3 {
                             name(qp.0, 0, SIGNALED);
                             ibv_wr_send_imm(qp.0, thread << 16 | round << 8 | i);
-                            std::thread::yield_now();
+                            // Time for the other to come in between.
+                            (0..200).for_each(|_| std::thread::yield_now());
                         }
                         assert_eq!(ibv_wr_complete(qp.0), 0);
                     }
