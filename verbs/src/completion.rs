@@ -81,47 +81,40 @@ struct Entry {
 /// write the length only where something arrived, and immediate data only where it did.
 #[derive(Clone, Copy)]
 pub(crate) struct Report {
-    /// Pairs of members of `ibv_wc`, the first in the lower half: it is carried through several hands, and four words are less
-    /// to carry than seven.
-    status_opcode: u64,
-    vendor_len: u64,
-    /// Immediate data in network byte order.
-    imm_qp: u64,
+    // Read one by one, in the sizes in which libraries write them: a wider load would have to wait for two narrower stores.
+    status: u32,
+    opcode: u32,
+    vendor_err: u32,
+    byte_len: u32,
+    /// In network byte order.
+    imm: u32,
+    qp_num: u32,
     flags: u32,
-}
-
-/// Two members in a word.
-#[inline(always)]
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
-#[inline(always)]
-fn high(pair: u64) -> u32 {
-    (pair >> 32) as u32
 }
 
 impl Report {
     #[inline(always)]
     fn from_sys(wc: &ibv_wc) -> Report {
-        // SAFETY: all members of the union are integers of this size.
-        let imm = unsafe { wc.__bindgen_anon_1.imm_data };
         Report {
-            status_opcode: pair(wc.status.0, wc.opcode.0),
-            vendor_len: pair(wc.vendor_err, wc.byte_len),
-            imm_qp: pair(imm, wc.qp_num),
+            status: wc.status.0,
+            opcode: wc.opcode.0,
+            vendor_err: wc.vendor_err,
+            byte_len: wc.byte_len,
+            // SAFETY: all members of the union are integers of this size.
+            imm: unsafe { wc.__bindgen_anon_1.imm_data },
+            qp_num: wc.qp_num,
             flags: wc.wc_flags,
         }
     }
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        WcStatus(self.status_opcode as u32)
+        WcStatus(self.status)
     }
 
     #[inline(always)]
     fn qp_num(&self) -> u32 {
-        high(self.imm_qp)
+        self.qp_num
     }
 
     /// Whether the work was given up without having been looked at.
@@ -134,15 +127,15 @@ impl Report {
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
         if self.status() == WcStatus::SUCCESS {
             Ok(Wc {
-                byte_len: high(self.vendor_len),
-                imm: self.imm_qp as u32,
+                byte_len: self.byte_len,
+                imm: self.imm,
                 flags: self.flags,
-                opcode: ibv_wc_opcode(high(self.status_opcode)),
+                opcode: ibv_wc_opcode(self.opcode),
             })
         } else {
             Err(WcError {
                 status: self.status(),
-                vendor_err: self.vendor_len as u32,
+                vendor_err: self.vendor_err,
                 qp_num: self.qp_num(),
             })
         }

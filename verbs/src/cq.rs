@@ -115,10 +115,10 @@ impl CqShared {
         Ok(())
     }
 
-    /// That queue pair is destroyed.
-    pub(crate) fn leave_shared(&self, number: u32) {
+    /// That queue pair is destroyed, or was never made and so has not `used` the room.
+    pub(crate) fn leave_shared(&self, number: u32, used: bool) {
         let mut tags = self.tags.lock();
-        tags.leave_shared(number);
+        tags.leave_shared(number, used);
         self.departed.store(tags.departed(), Ordering::Release);
     }
 

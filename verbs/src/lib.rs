@@ -8,7 +8,8 @@
 //! How it is kept:
 //!
 //! * Buffers *move* into [`SendQueue`] and [`RecvQueue`] and come back with the completion, or when the queue pair is
-//!   destroyed. [`Gather`] and [`Scatter`] say what may be posted.
+//!   destroyed. [`Gather`] and [`Scatter`] say what may be posted. Borrowed memory can be posted within a
+//!   [scope](SendQueue::scope), which waits for it.
 //! * Memory regions own their memory, in one kind per exposure: [`Private`] is a slice, [`Readable`] a frozen one that peers
 //!   may read, [`Exposed`] a set of cells that peers may write.
 //! * Whoever depends on an object keeps it alive; reference counts are touched when objects are made and dropped, never when

@@ -12,6 +12,7 @@
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use ibverbs_sys::ibv_srq;
@@ -165,7 +166,7 @@ impl<T: Send> KeepShared for SharedQueue<T> {
 pub(crate) struct Member {
     queue: Arc<dyn KeepShared>,
     cq: Arc<CqShared>,
-    left: std::sync::atomic::AtomicBool,
+    left: AtomicBool,
 }
 
 impl Member {
@@ -189,22 +190,25 @@ impl Member {
         })
     }
 
-    /// The queue pair is destroyed, or was never made.
+    /// The queue pair is destroyed.
     pub(crate) fn leave(&self) {
-        if !self.left.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            self.cq.leave_shared(self.queue.core().number);
+        if !self.left.swap(true, Ordering::Relaxed) {
+            self.cq.leave_shared(self.queue.core().number, true);
         }
     }
 
     /// The queue pair may still take from the queue: it stays for ever, and so does the room.
     pub(crate) fn leak(&self) {
         std::mem::forget((self.queue.clone(), self.cq.clone()));
-        self.left.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.left.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Member {
+    /// For a queue pair that was never made; else it is done already.
     fn drop(&mut self) {
-        self.leave();
+        if !*self.left.get_mut() {
+            self.cq.leave_shared(self.queue.core().number, false);
+        }
     }
 }

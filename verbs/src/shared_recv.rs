@@ -87,8 +87,10 @@ impl SharedRecvBuilder {
         self
     }
 
-    /// Asks for one [event](crate::AsyncEvent::SharedLimit) when fewer receives than this are posted. Default 0: none. See
-    /// [`SharedRecvQueue::arm_limit`].
+    /// Asks for one [event](crate::AsyncEvent::SharedLimit) when fewer receives than this are posted. Default 0: none.
+    ///
+    /// A new queue is empty, and devices may say so at once: it can be better to fill it and then
+    /// [`arm`](SharedRecvQueue::arm_limit) it.
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
@@ -129,7 +131,8 @@ impl SharedRecvBuilder {
             attr: ibv_srq_attr {
                 max_wr: self.depth,
                 max_sge,
-                srq_limit: self.limit,
+                // Not looked at here, says ibv_create_srq(3).
+                srq_limit: 0,
             },
         };
         let create = self.pd.api().ibv_create_srq;
@@ -146,7 +149,6 @@ impl SharedRecvBuilder {
             not_sync: PhantomData,
         };
         if self.limit > 0 {
-            // Devices differ in whether they look at the limit when they create the queue.
             queue.arm_limit(self.limit)?;
         }
         Ok(queue)

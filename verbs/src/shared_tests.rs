@@ -183,7 +183,13 @@ fn a_queue_that_was_not_created_leaves_no_trace() {
     assert_eq!(e.raw_os_error(), Some(libc::ENOMEM));
     assert!(e.to_string().contains("4 receives"), "{e}");
     CREATE.set(true);
-    pd.shared_recv(4).build::<Buf>().unwrap();
+    // Nor does a queue pair.
+    let shared = pd.shared_recv(4).build::<Buf>().unwrap();
+    let cq = pd.context().cq(8).build().unwrap();
+    let builder = pd.rc(&cq).send_depth(1).shared_recv(&shared);
+    let refused = builder.clone().max_inline(u32::MAX).build();
+    assert!(matches!(refused, Err(Error::Verb { .. })));
+    builder.send_depth(cq.depth() - 4).build().unwrap();
     NONE.set(true);
     let e = open().shared_recv(4).build::<Buf>().unwrap_err();
     assert!(matches!(e, Error::Unsupported { .. }), "{e}");

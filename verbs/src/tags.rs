@@ -61,6 +61,8 @@ struct SharedClaim {
     depth: u32,
     /// Queue pairs that complete here.
     users: u32,
+    /// Whether one that did is gone.
+    used: bool,
 }
 
 impl Tags {
@@ -73,25 +75,30 @@ impl Tags {
     /// A queue pair that takes from the shared queue completes here.
     pub(crate) fn join_shared(&mut self, number: u32, depth: u32) {
         self.claimed += self.shared_more(number, depth);
-        let claim = self
-            .shared
-            .entry(number)
-            .or_insert(SharedClaim { depth, users: 0 });
+        let claim = self.shared.entry(number).or_insert(SharedClaim {
+            depth,
+            users: 0,
+            used: false,
+        });
         claim.depth = claim.depth.max(depth);
         claim.users += 1;
     }
 
-    /// A queue pair that took from it was destroyed. Any of the receives may have left an entry.
-    pub(crate) fn leave_shared(&mut self, number: u32) {
+    /// A queue pair that took from it is gone. If it has `used` the room, any of the receives may have left an entry.
+    pub(crate) fn leave_shared(&mut self, number: u32, used: bool) {
         let Some(claim) = self.shared.get_mut(&number) else {
             return;
         };
         claim.users -= 1;
         if claim.users == 0 {
             self.claimed -= u64::from(claim.depth);
-            self.leftover += u64::from(claim.depth);
-            self.departed += 1;
+            if claim.used || used {
+                self.leftover += u64::from(claim.depth);
+                self.departed += 1;
+            }
             self.shared.remove(&number);
+        } else {
+            claim.used |= used;
         }
     }
 
@@ -210,12 +217,15 @@ mod tests {
         tags.resize_shared(7, 150);
         tags.resize_shared(9, 1000);
         assert_eq!(tags.claimed(), 180);
-        tags.leave_shared(7);
+        tags.leave_shared(7, true);
         assert_eq!((tags.claimed(), tags.leftover()), (180, 0));
-        tags.leave_shared(7);
+        tags.leave_shared(7, false);
         assert_eq!((tags.claimed(), tags.leftover()), (30, 150));
         tags.settle(tags.departed());
         assert_eq!(tags.leftover(), 0);
+        // Never made: nothing is left.
+        tags.leave_shared(8, false);
+        assert_eq!((tags.claimed(), tags.leftover()), (0, 0));
     }
 
     #[test]
