@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     Invalidate = 8,
     /// Reserved. Receives of a shared queue are told as all others: the queue pair knows where its receives come from.
     SharedRecv = 9,
-    /// Reserved: a datagram lies in the mailbox.
+    /// Reserved. Datagrams go through mailboxes, see [`crate::datagram`].
     Datagram = 10,
     /// Reserved: an atomic was executed.
     Atomic = 11,

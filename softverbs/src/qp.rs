@@ -350,7 +350,8 @@ impl QpCore {
             send.configure(attr);
         }
         self.set_state(from, to)?;
-        if from == State::Sqd && to == State::Rts {
+        if to == State::Rts && matches!(from, State::Sqd | State::Sqe) {
+            // A queue that has failed may have been draining.
             send.resume();
             self.attend_locked(&mut send);
         }

@@ -10,6 +10,7 @@ use ibverbs_sys::ibv_wr_opcode as Op;
 use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_init_attr};
 use ibverbs_sys::{ibv_qp_state as State, ibv_wc_status as Status};
 use second::{Second, serve};
+use softverbs::faults::{Fault, inject};
 use softverbs::memory::Kind;
 
 #[test]
@@ -214,7 +215,30 @@ fn a_failed_send_queue_goes_on_receiving() {
         assert_eq!((a.set_state(RTS), a.state()), (0, RTS));
         works(&a, &b);
         works(&b, &a);
-        // Also out of SQD, and to the error state from there.
+        // It fails while it is drained: the same, and no event.
+        let by = std::time::Duration::from_millis(20);
+        let qp = Some(a.qpn());
+        let delay = inject(Fault::Delay { qp, by });
+        assert_eq!(b.recv(9, &mut [mem.sge(64, 64)]), 0);
+        post(&a, &b, 1, mem.key());
+        post(&a, &b, 2, mem.key() ^ 1);
+        assert_eq!(drain(&a, true), 0);
+        post(&a, &b, 3, mem.key());
+        let told = [a.next(), a.next(), a.next()].map(|wc| (wc.wr_id, wc.status));
+        assert_eq!(
+            told,
+            [(1, OK), (2, Status::IBV_WC_LOC_PROT_ERR), (3, flushed)]
+        );
+        assert_eq!((a.state(), b.next().wr_id, no_event(&dev)), (SQE, 9, true));
+        assert_eq!((a.set_state(RTS), a.state()), (0, RTS));
+        assert!(!is_draining(&a));
+        works(&a, &b);
+        // Nothing of the draining is left: what is posted together is executed together.
+        drop(delay);
+        (11..14).for_each(|id| post(&a, &b, id, mem.key()));
+        (11..14).for_each(|id| assert_eq!((a.next().wr_id, b.poll().is_none()), (id, true)));
+        works(&a, &b);
+        // Also to the error state from there.
         post(&a, &b, 4, mem.key() ^ 1);
         assert_eq!(a.next().status, Status::IBV_WC_LOC_PROT_ERR);
         assert_eq!(a.recv(7, &mut [mem.sge(64, 64)]), 0);
