@@ -65,3 +65,44 @@ impl Cq {
         })
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use std::ffi::c_int;
+    use std::sync::OnceLock;
+
+    use ibverbs_sys::{Api, ibv_cq};
+
+    use super::*;
+
+    unsafe extern "C" fn resize(_: *mut ibv_cq, _: c_int) -> c_int {
+        libc::ENOSYS
+    }
+
+    #[test]
+    fn a_device_that_cannot_says_so_and_nothing_changes() {
+        static TABLE: OnceLock<Api> = OnceLock::new();
+        let api = TABLE.get_or_init(|| Api {
+            ibv_resize_cq: resize,
+            ..*softverbs::api()
+        });
+        let ctx = crate::list::of(api)[0].open().unwrap();
+        // SAFETY: the context is open, and only this thread uses it.
+        unsafe { (*ibverbs_sys::inline::verbs_get_ctx(ctx.raw())).modify_cq = None };
+        let mut cq = ctx.cq(16).build().unwrap();
+        let depth = cq.depth();
+        let resized = cq.resize(64).unwrap_err();
+        let moderated = cq.moderate(8, Duration::from_micros(20)).unwrap_err();
+        for (e, what, errno) in [
+            (resized, "ibv_resize_cq", libc::ENOSYS),
+            (moderated, "ibv_modify_cq", libc::EOPNOTSUPP),
+        ] {
+            assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+            assert_eq!(e.raw_os_error(), Some(errno));
+            for part in [ctx.device_name(), what] {
+                assert!(e.to_string().contains(part), "{e}");
+            }
+        }
+        assert_eq!(cq.depth(), depth);
+    }
+}

@@ -589,3 +589,58 @@ fn partition_keys_are_in_host_byte_order() {
     assert_eq!(e.raw_os_error(), Some(libc::EIO));
     assert!(e.to_string().contains("index 0"), "{e}");
 }
+
+/// Grants the change, under new keys.
+unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    _: *mut ibv_pd,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+) -> c_int {
+    assert_eq!(flags, 4, "only the access");
+    if fails() {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: a region of the caller's.
+    unsafe { ((*mr).lkey, (*mr).rkey) = (77, 78) };
+    0
+}
+
+#[test]
+fn a_changed_registration_has_its_new_keys_and_a_refused_one_the_old() {
+    let ctx = open(|api| api.ibv_rereg_mr = Some(rereg_mr));
+    let pd = ctx.alloc_pd().unwrap();
+    let mut region = pd.region(vec![0; 8], Access::LOCAL_WRITE).unwrap();
+    let before = region.lkey();
+    fail_after(0);
+    let e = region.change_access(Access::REMOTE_READ).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EINVAL));
+    assert!(e.to_string().contains("code -1"), "{e}");
+    assert_eq!(
+        (region.lkey(), region.access()),
+        (before, Access::LOCAL_WRITE)
+    );
+    fail_after(1);
+    region.change_access(Access::REMOTE_WRITE).unwrap();
+    assert_eq!(region.lkey(), LKey(77));
+    let remote = region.remote().unwrap();
+    assert_eq!((remote.rkey, remote.len), (RKey(78), 8));
+    let mut without = open(|api| {
+        api.ibv_rereg_mr = None;
+        api.ibv_reg_mr_iova2 = None;
+    })
+    .alloc_pd()
+    .unwrap()
+    .region(vec![0; 8], Access::LOCAL_WRITE)
+    .unwrap();
+    let e = without.change_access(Access::REMOTE_READ).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    let pd = without.pd().clone();
+    let e = pd
+        .region_at(vec![0; 8], Access::LOCAL_WRITE, 4096)
+        .unwrap_err();
+    assert!(matches!(e.into_error(), Error::Unsupported { .. }));
+}

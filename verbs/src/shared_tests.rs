@@ -164,6 +164,13 @@ fn a_queue_that_grows_needs_room_in_all_completion_queues() {
             .build()
             .unwrap(),
     );
+    // Or because it has no such thing.
+    RESIZE.set(libc::EOPNOTSUPP);
+    let e = shared.resize(room).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    for part in [pd.context().device_name(), "sizes", "ibv_modify_srq"] {
+        assert!(e.to_string().contains(part), "{e}");
+    }
     RESIZE.set(0);
     shared.resize(room).unwrap();
     assert_eq!((shared.depth(), shared.free_slots()), (room, room));
