@@ -163,12 +163,15 @@ impl Device {
         let raw = errno::object(unsafe { (api.ibv_open_device)(self.list.raw(self.index)) })
             .map_err(|e| {
                 let hint = match e.raw_os_error() {
+                    Some(libc::EINVAL) if self.kind == DeviceKind::Soft => soft_refusal(),
                     Some(libc::EACCES | libc::EPERM) => {
-                        "no right to use it: see the mode of /dev/infiniband/uverbs*"
+                        "no right to use it: see the mode of /dev/infiniband/uverbs*".into()
                     }
-                    Some(libc::ENODEV | libc::ENOENT) => "it is gone, or its driver is not loaded",
-                    Some(libc::EMFILE) => "too many open files: raise it with ulimit -n",
-                    _ => "",
+                    Some(libc::ENODEV | libc::ENOENT) => {
+                        "it is gone, or its driver is not loaded".into()
+                    }
+                    Some(libc::EMFILE) => "too many open files: raise it with ulimit -n".into(),
+                    _ => String::new(),
                 };
                 OpenError::Device {
                     device: self.name.clone(),
@@ -180,6 +183,15 @@ impl Device {
         let because = format!("{} was asked for; {}", self.name, ctx.port().reason);
         Ok(ctx.because(because))
     }
+}
+
+/// Why the user-space device would not be opened, if that is because of what the environment asks of it.
+fn soft_refusal() -> String {
+    #[cfg(feature = "soft")]
+    if let Err(malformed) = softverbs::faults::environment() {
+        return malformed.to_string();
+    }
+    String::new()
 }
 
 impl fmt::Debug for Device {

@@ -22,8 +22,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
     _: c_int,
 ) -> c_int {
     set_errno(libc::EOPNOTSUPP);
-    // IBV_REREG_MR_ERR_CMD: the region is as it was.
-    -3
+    // The code for which ibv_rereg_mr(3) says that the region is as it was; after a failed command it would not be usable.
+    ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0
 }
 
 pub(super) unsafe extern "C" fn get_pkey_index(
@@ -45,4 +45,18 @@ pub(super) unsafe extern "C" fn data_in_order(
 ) -> c_int {
     // Copies go by ascending addresses, the last aligned word last.
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+
+    #[test]
+    fn a_region_that_cannot_be_changed_is_said_to_be_as_it_was() {
+        // SAFETY: its arguments are not looked at.
+        let code = unsafe { rereg_mr(null_mut(), 0, null_mut(), null_mut(), 0, 0) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((code, errno), (-1, Some(libc::EOPNOTSUPP)));
+    }
 }
