@@ -52,6 +52,7 @@ impl ExposedBuf {
     ///
     /// # Errors
     /// [`OutOfBounds`] if they do not lie within; nothing is copied then.
+    #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.cells(offset, out.len())?;
         // SAFETY: in bounds, and exposed memory is touched by atomics only.
@@ -164,6 +165,7 @@ impl ExposedLease {
     ///
     /// # Errors
     /// [`OutOfBounds`] if they do not lie within.
+    #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         self.0.read_at(offset, out)
     }

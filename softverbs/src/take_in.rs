@@ -353,7 +353,13 @@ impl QpCore {
         }
         // The caller will look at the bytes next; let them come meanwhile.
         match entry.payload() {
-            Payload::Written(at) => will_read(at as *const u8),
+            Payload::Written(at) => {
+                let at = at as *const u8;
+                will_read(at);
+                if entry.byte_len > 64 {
+                    will_read(at.wrapping_add(64));
+                }
+            }
             Payload::Beside => will_read(ring.beside(at)),
             Payload::Placed | Payload::InEntry(_) => {}
         }

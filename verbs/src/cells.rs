@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
+/// Copied without a loop: a cache line.
+const LINE: usize = 8 * WORD;
 
 /// All of a region's memory, and which of it is words.
 #[derive(Clone, Copy)]
@@ -35,6 +37,7 @@ impl Cells {
     /// # Safety
     /// `base..base+len` is mapped, for writing if [`write`](Self::write) is called, and accessed by others in this process only through
     /// cells of the same base and length, or as words that are aligned.
+    #[inline]
     pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Cells {
         let first = base.align_offset(WORD).min(len);
         let end = first + (len - first) / WORD * WORD;
@@ -73,8 +76,24 @@ impl Cells {
     ///
     /// # Safety
     /// `offset..offset+out.len()` lies within the region.
+    #[inline]
     pub(crate) unsafe fn read(&self, offset: usize, out: &mut [u8]) {
         let (mut at, mut left) = (offset, out);
+        if at >= self.first && at + left.len() <= self.end && (at - self.first).is_multiple_of(WORD)
+        {
+            // Whole words, as it mostly is, and lines of them without a loop.
+            let (lines, rest) = left.as_chunks_mut::<LINE>();
+            for line in lines {
+                for (i, to) in line.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
+                    // SAFETY: a word of the region: between the first and the last.
+                    *to = unsafe { self.word(at + i * WORD) }
+                        .load(Relaxed)
+                        .to_ne_bytes();
+                }
+                at += LINE;
+            }
+            left = rest;
+        }
         while !left.is_empty() {
             let count = match self.piece(at, left.len()) {
                 Piece::InWord { word, within } => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
+use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
@@ -107,6 +107,17 @@ impl Report {
         }
     }
 
+    /// The reverse of [`from_sys`](Self::from_sys).
+    fn write(&self, wc: &mut ibv_wc) {
+        wc.status = ibv_wc_status(self.status);
+        wc.opcode = ibv_wc_opcode(self.opcode);
+        wc.vendor_err = self.vendor_err;
+        wc.byte_len = self.byte_len;
+        wc.__bindgen_anon_1.imm_data = self.imm;
+        wc.qp_num = self.qp_num;
+        wc.wc_flags = self.flags;
+    }
+
     #[inline(always)]
     fn status(&self) -> WcStatus {
         WcStatus(self.status)
@@ -139,6 +150,18 @@ impl Report {
                 qp_num: self.qp_num(),
             })
         }
+    }
+}
+
+impl Entry {
+    /// As a device would have written it.
+    fn to_sys(self) -> ibv_wc {
+        let mut wc = ibv_wc {
+            wr_id: self.wr_id,
+            ..ibv_wc::default()
+        };
+        self.report.write(&mut wc);
+        wc
     }
 }
 
@@ -347,12 +370,13 @@ impl Stale {
 /// Completions taken from a completion queue, oldest first. It owns them: the queue is not borrowed.
 ///
 /// Allocated once; polls fill what room is left. One batch can serve several completion queues.
-#[derive(Debug)]
 pub struct WcBatch {
-    /// Those from `next` on are still to be taken, each once.
-    entries: Vec<Entry>,
+    /// As the device wrote them, and looked at when they are taken: from `next` up to `filled`, each once.
+    wcs: Box<[ibv_wc]>,
+    /// Where each came from.
+    cqs: Box<[CqId]>,
     next: usize,
-    capacity: usize,
+    filled: usize,
 }
 
 impl WcBatch {
@@ -360,24 +384,28 @@ impl WcBatch {
     pub fn with_capacity(capacity: usize) -> WcBatch {
         let capacity = capacity.max(1);
         WcBatch {
-            entries: Vec::with_capacity(capacity),
+            wcs: vec![ibv_wc::default(); capacity].into(),
+            cqs: vec![CqId(0); capacity].into(),
             next: 0,
-            capacity,
+            filled: 0,
         }
     }
 
     /// Takes the oldest completion.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        let entry = *self.entries.get(self.next)?;
+        let at = self.next;
+        if at == self.filled {
+            return None;
+        }
         self.next += 1;
-        Some(Completion(entry))
+        Some(Completion::from_sys(*self.cqs.get(at)?, self.wcs.get(at)?))
     }
 
     /// Completions not yet taken.
     #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len() - self.next
+        self.filled - self.next
     }
 
     /// Whether all are taken.
@@ -388,24 +416,50 @@ impl WcBatch {
 
     /// Completions it can hold.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.wcs.len()
     }
 
     /// Gives the room of what was taken back, and says how much there is.
     #[inline]
     pub(crate) fn make_room(&mut self) -> usize {
-        if self.next > 0 {
-            self.entries.drain(..self.next);
-            self.next = 0;
+        if self.next == self.filled {
+            (self.next, self.filled) = (0, 0);
+        } else if self.next > 0 {
+            self.wcs.copy_within(self.next..self.filled, 0);
+            self.cqs.copy_within(self.next..self.filled, 0);
+            (self.next, self.filled) = (0, self.filled - self.next);
         }
-        self.capacity - self.entries.len()
+        self.wcs.len() - self.filled
+    }
+
+    /// The room there is, for a device to write to.
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut [ibv_wc] {
+        &mut self.wcs[self.filled..]
+    }
+
+    /// The first `count` entries of [`room`](Self::room) have come from this queue.
+    #[inline]
+    pub(crate) fn came(&mut self, cq: CqId, count: usize) {
+        let end = self.filled + count;
+        self.cqs[self.filled..end].fill(cq);
+        self.filled = end;
     }
 
     /// Only with room.
-    #[inline]
-    pub(crate) fn push(&mut self, Completion(entry): Completion) {
-        debug_assert!(self.entries.len() < self.capacity);
-        self.entries.push(entry);
+    pub(crate) fn push(&mut self, completion: &Completion) {
+        let cq = CqId(completion.0.cq >> 16);
+        self.room()[0] = completion.0.to_sys();
+        self.came(cq, 1);
+    }
+}
+
+impl fmt::Debug for WcBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WcBatch")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 

@@ -148,6 +148,26 @@ impl CqShared {
         Ok(())
     }
 
+    /// Lets the device write completions to `into`; how many. `settled`, of the one handle, is as in [`Cq`].
+    #[inline(always)]
+    fn poll(&self, settled: &mut u64, into: &mut [ibv_wc]) -> Result<usize, Error> {
+        let want = into.len().min(MOST);
+        // Before polling: only what had left by then is gone if there is nothing more.
+        let departed = self.departed.load(Ordering::Acquire);
+        // SAFETY: the queue is alive and only polled through the one handle's `&mut self`; there is room for `want` entries.
+        let got =
+            unsafe { ibverbs_sys::inline::ibv_poll_cq(self.raw(), want as i32, into.as_mut_ptr()) };
+        let got = match usize::try_from(got) {
+            Ok(got) => got.min(want),
+            Err(_) => return Err(Error::CqBroken { code: got }),
+        };
+        if got < want && departed != *settled {
+            *settled = departed;
+            self.settle(departed);
+        }
+        Ok(got)
+    }
+
     #[cold]
     fn settle(&self, departed: u64) {
         self.tags.lock().settle(departed);
@@ -193,19 +213,19 @@ pub struct Cq {
     settled: u64,
     /// Where the device writes. Always initialised, if only by what it wrote earlier: what it leaves undefined is then an integer like
     /// any other, and none has to be cleared.
-    entries: Entries,
+    entry: Entry,
 }
 
-/// Plain memory for completions of the device's.
-struct Entries(Box<[ibv_wc; CHUNK]>);
+/// Plain memory for a completion of the device's.
+struct Entry(Box<ibv_wc>);
 
 // SAFETY: integers; the pointer type that one member of a union may have is never followed.
-unsafe impl Send for Entries {}
+unsafe impl Send for Entry {}
 // SAFETY: nothing is reached through a shared reference.
-unsafe impl Sync for Entries {}
+unsafe impl Sync for Entry {}
 
-/// Completions polled at once; the array is on the stack.
-const CHUNK: usize = 32;
+/// Completions polled at once, at most.
+const MOST: usize = 1 << 15;
 
 impl Cq {
     /// Its identity.
@@ -237,16 +257,13 @@ impl Cq {
         while room > 0
             && let Some(completion) = self.ahead.pop_front()
         {
-            batch.push(completion);
+            batch.push(&completion);
             (room, count) = (room - 1, count + 1);
         }
-        while room > 0 {
-            let want = room.min(CHUNK);
-            let got = self.poll_some(want, |completion| batch.push(completion))?;
-            (room, count) = (room - got, count + got);
-            if got < want {
-                break;
-            }
+        if room > 0 {
+            let got = self.shared.poll(&mut self.settled, batch.room())?;
+            batch.came(self.shared.id, got);
+            count += got;
         }
         Ok(count)
     }
@@ -267,49 +284,14 @@ impl Cq {
     /// As [`poll`](Self::poll), without looking at what was [kept](Self::keep).
     #[inline(always)]
     pub(crate) fn poll_device(&mut self) -> Result<Option<Completion>, Error> {
-        let got = self.take_entries(1)?;
-        // One entry, and no loop over them.
-        Ok((got > 0).then(|| Completion::from_sys(self.shared.id, &self.entries.0[0])))
+        let entry = std::slice::from_mut(&mut *self.entry.0);
+        let got = self.shared.poll(&mut self.settled, entry)?;
+        Ok((got > 0).then(|| Completion::from_sys(self.shared.id, &self.entry.0)))
     }
 
     /// Keeps a completion for the next poll, behind others that are kept.
     pub(crate) fn keep(&mut self, completion: Completion) {
         self.ahead.push_back(completion);
-    }
-
-    /// Polls up to `want` completions, and no more than a chunk.
-    #[inline(always)]
-    fn poll_some(&mut self, want: usize, mut each: impl FnMut(Completion)) -> Result<usize, Error> {
-        let got = self.take_entries(want)?;
-        for wc in &self.entries.0[..got] {
-            each(Completion::from_sys(self.shared.id, wc));
-        }
-        Ok(got)
-    }
-
-    /// Lets the device write up to `want` entries, and no more than a chunk: the first of [`entries`](Self::entries).
-    #[inline(always)]
-    fn take_entries(&mut self, want: usize) -> Result<usize, Error> {
-        let want = want.min(CHUNK);
-        // Before polling: only what had left by then is gone if there is nothing more.
-        let departed = self.shared.departed.load(Ordering::Acquire);
-        // SAFETY: the queue is alive and only polled through `&mut self`; the array has room for `want` entries.
-        let got = unsafe {
-            ibverbs_sys::inline::ibv_poll_cq(
-                self.shared.raw(),
-                want as i32,
-                self.entries.0.as_mut_ptr(),
-            )
-        };
-        let got = match usize::try_from(got) {
-            Ok(got) => got.min(want),
-            Err(_) => return Err(Error::CqBroken { code: got }),
-        };
-        if got < want && departed != self.settled {
-            self.settled = departed;
-            self.shared.settle(departed);
-        }
-        Ok(got)
     }
 
     /// Asks for an event on the channel when the next completion arrives, or with `solicited` only for one that its sender
@@ -449,7 +431,7 @@ impl CqBuilder {
             }),
             ahead: VecDeque::with_capacity(1),
             settled: 0,
-            entries: Entries(Box::new([ibv_wc::default(); CHUNK])),
+            entry: Entry(Box::default()),
         })
     }
 }

@@ -93,6 +93,7 @@ impl<M> Exposed<M> {
 }
 
 impl<M: Memory> Exposed<M> {
+    #[inline]
     fn cells(&self) -> Cells {
         // SAFETY: nobody in this process reaches the memory but through this type: as these cells, or as aligned words.
         unsafe { Cells::new(self.0.as_ptr(), self.0.len()) }
@@ -102,6 +103,7 @@ impl<M: Memory> Exposed<M> {
     ///
     /// # Errors
     /// [`OutOfBounds`] when they do not lie within the memory.
+    #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset as u64, out.len() as u64, self.0.len() as u64)?;
         // SAFETY: in bounds.

@@ -17,7 +17,7 @@ use crate::{
 #[doc(alias = "ibv_qp")]
 pub struct RecvQueue<T> {
     pub(crate) half: Half<T>,
-    limits: Limits,
+    pub(crate) limits: Limits,
 }
 
 impl<T: Send + 'static> RecvQueue<T> {

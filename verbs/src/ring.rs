@@ -162,6 +162,16 @@ impl<T, O> Ring<T, O> {
         })
     }
 
+    /// Takes the newest value out again. Only if the device was never given it.
+    pub(crate) fn unfill(&mut self) -> Option<T> {
+        if self.next == self.retired {
+            return None;
+        }
+        self.next -= 1;
+        let next = self.next;
+        self.slot(next).value.take()
+    }
+
     /// The position of `seq`, if the device may still touch the value there.
     #[inline(always)]
     fn in_flight_at(&self, seq: u64) -> Option<u64> {
@@ -213,6 +223,24 @@ impl<T, O> Ring<T, O> {
         self.base += 1;
         self.end += 1;
         Some((value, outcome))
+    }
+
+    /// Drops the oldest values, up to the first that `which` does not name or that does not lie before `end`, a position that
+    /// [`retire`](Self::retire) gave.
+    #[inline(always)]
+    pub(crate) fn discard(&mut self, end: u64, which: impl Fn(&T, Option<&O>) -> bool) {
+        while self.base < end.min(self.retired) {
+            let slot = self.slot(self.base);
+            match &slot.value {
+                Some(value) if which(value, slot.outcome.as_ref()) => {}
+                _ => return,
+            }
+            slot.outcome = None;
+            // Where it is: to move it out first would cost more than all the rest.
+            slot.value = None;
+            self.base += 1;
+            self.end += 1;
+        }
     }
 
     /// The value at `seq`, which has completed; older ones are retired as lost. `None` outside the window.

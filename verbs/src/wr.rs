@@ -90,6 +90,11 @@ impl<T, S: StoredAs<T>> Work<T> for Word<S> {
     }
 }
 
+/// Work that takes bytes to the peer, so that immediate data can go with it.
+pub trait Carries {}
+
+impl<T: Gather> Carries for Outgoing<T> {}
+
 /// The parts of a work request that do not depend on its memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Op {
@@ -231,7 +236,7 @@ impl<T: Send + 'static, W: Work<T>, K> Wr<'_, T, W, Batch<'_, T, K>> {
     }
 }
 
-impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
+impl<T, W: Carries, Q> Wr<'_, T, W, Q> {
     /// Immediate data: 32 bits that the receiver finds in its completion. Makes a WRITE consume a receive of the peer.
     /// Not for devices that have none: [`Context::has_immediate_data`](crate::Context::has_immediate_data).
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
@@ -247,20 +252,22 @@ impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
         self
     }
 
+    /// Wakes a receiver that armed its completion queue for solicited completions only.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
+    #[inline]
+    pub fn solicited(mut self) -> Self {
+        self.op.flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+        self
+    }
+}
+
+impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Lets the device copy the bytes while posting: quicker for small messages, up to
     /// [`RcBuilder::max_inline`](crate::RcBuilder::max_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
     #[inline(always)]
     pub fn inline(mut self) -> Self {
         self.op.flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-        self
-    }
-
-    /// Wakes a receiver that armed its completion queue for solicited completions only.
-    #[doc(alias = "IBV_SEND_SOLICITED")]
-    #[inline]
-    pub fn solicited(mut self) -> Self {
-        self.op.flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
         self
     }
 }

@@ -1,14 +1,19 @@
-//! A batch that the device takes in part. By itself, because the fault is the whole process's.
+//! Batches that the device takes in part. By themselves, and one at a time, because the fault is the whole process's.
 #![cfg(feature = "soft")]
 
 mod common;
+
+use std::sync::Mutex;
 
 use common::*;
 use softverbs::faults::{Fault, Verb, inject};
 use verbs::PostErrorKind;
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 #[test]
 fn the_head_stays_posted_and_the_tail_comes_back() {
+    let _turn = ONE_AT_A_TIME.lock();
     let pd = verbs::Device::open_spec("soft0")
         .unwrap()
         .alloc_pd()
@@ -46,4 +51,28 @@ fn the_head_stays_posted_and_the_tail_comes_back() {
         }
         assert_eq!(a.tx.free_slots(), 8);
     }
+}
+
+#[test]
+fn receives_that_the_device_refuses_come_back() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let pd = verbs::Device::open_spec("soft0")
+        .unwrap()
+        .alloc_pd()
+        .unwrap();
+    let (_a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.recv_depth(8));
+    for taken in 0..4u8 {
+        let fault = inject(Fault::Verb {
+            verb: Verb::PostRecv,
+            nth: u64::from(taken) + 1,
+            errno: 5,
+        });
+        let error = b.rx.post_many((0..4).map(|n| buf(&pd, &[n]))).unwrap_err();
+        drop(fault);
+        assert_eq!(error.posted(), usize::from(taken));
+        assert_eq!(error.kind(), PostErrorKind::Device { errno: 5 });
+        let rest: Vec<u8> = error.into_inner().iter().map(|b| b[0]).collect();
+        assert_eq!(rest, (taken..4).collect::<Vec<_>>());
+    }
+    assert_eq!(b.rx.outstanding(), 1 + 2 + 3);
 }

@@ -21,10 +21,18 @@ macro_rules! move_one {
 /// As [`super::copy`].
 #[inline]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    // Small messages are whole lines mostly.
-    if dst.addr().is_multiple_of(16) && len.is_multiple_of(64) && (64..=512).contains(&len) {
+    // Small messages are whole lines mostly, or whole words.
+    if dst.addr().is_multiple_of(16) && len.is_multiple_of(8) && (8..=512).contains(&len) {
+        let lines = len & !63;
         // SAFETY: by contract, and as was just checked.
-        unsafe { body_of_lines(dst, src, len) }
+        unsafe {
+            if lines > 0 {
+                body_of_lines(dst, src, lines);
+            }
+            if lines < len {
+                rest_of_line(dst.add(lines), src.add(lines), len - lines);
+            }
+        }
     } else {
         // SAFETY: by contract.
         unsafe { copy_any(dst, src, len) }
@@ -54,14 +62,7 @@ unsafe fn copy_any(mut dst: *mut u8, mut src: *const u8, len: usize) {
             (dst, src, left) = (dst.add(body), src.add(body), left - body);
         }
         while left >= 16 {
-            asm!(
-                "movups {value}, [{src}]",
-                "movups [{dst}], {value}",
-                dst = in(reg) dst,
-                src = in(reg) src,
-                value = out(xmm_reg) _,
-                options(nostack, preserves_flags),
-            );
+            sixteen(dst, src);
             (dst, src, left) = (dst.add(16), src.add(16), left - 16);
         }
         // Tail: the destination is aligned for each of these steps, also if the head stopped short.
@@ -174,6 +175,46 @@ unsafe fn body_of_lines(dst: *mut u8, src: *const u8, len: usize) {
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
             options(nostack),
+        );
+    }
+}
+
+/// `len`, a multiple of 8 and less than 64.
+///
+/// # Safety
+/// `len` bytes are the caller's on both sides, and `dst` is a multiple of 16.
+#[inline(always)]
+unsafe fn rest_of_line(mut dst: *mut u8, mut src: *const u8, len: usize) {
+    // SAFETY: the steps move `len` bytes together, and no step begins at a destination that is not a multiple of its size.
+    unsafe {
+        if len & 32 != 0 {
+            sixteen(dst, src);
+            sixteen(dst.add(16), src.add(16));
+            (dst, src) = (dst.add(32), src.add(32));
+        }
+        if len & 16 != 0 {
+            sixteen(dst, src);
+            (dst, src) = (dst.add(16), src.add(16));
+        }
+        if len & 8 != 0 {
+            one(dst, src, 8);
+        }
+    }
+}
+
+/// # Safety
+/// 16 bytes are the caller's on both sides.
+#[inline(always)]
+unsafe fn sixteen(dst: *mut u8, src: *const u8) {
+    // SAFETY: the assembly reads and writes 16 bytes at the addresses given and touches no stack or flags.
+    unsafe {
+        asm!(
+            "movups {value}, [{src}]",
+            "movups [{dst}], {value}",
+            dst = in(reg) dst,
+            src = in(reg) src,
+            value = out(xmm_reg) _,
+            options(nostack, preserves_flags),
         );
     }
 }
