@@ -8,7 +8,8 @@ use crate::errno;
 use crate::exclusive::Exclusive;
 use crate::wr::{Incoming, Op, Outgoing, Word, Work};
 use crate::{
-    Gather, PostError, PostErrorKind, Rc, RemoteRegion, SendQueue, Sge, SgeList, StoredAs, Wr,
+    Connected, Gather, PostError, PostErrorKind, Rc, RemoteRegion, SendQueue, Sge, SgeList,
+    StoredAs, Wr,
 };
 
 /// Work requests that are posted together: made by [`SendQueue::batch`], filled by [`send`](Self::send) and the others, posted by
@@ -122,30 +123,6 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
         Batch { queue }
     }
 
-    /// As [`SendQueue::send`]; finish with [`add`](Wr::add).
-    #[inline]
-    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
-    where
-        T: Gather,
-    {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
-        Wr::new(self, Outgoing(work.into()), op)
-    }
-
-    /// As [`SendQueue::write`]; finish with [`add`](Wr::add).
-    #[inline]
-    pub fn write(
-        &mut self,
-        work: impl Into<T>,
-        remote: RemoteRegion,
-    ) -> Wr<'_, T, Outgoing<T>, Self>
-    where
-        T: Gather,
-    {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
-        Wr::new(self, Outgoing(work.into()), op)
-    }
-
     /// Work requests in it.
     pub fn len(&self) -> usize {
         self.queue.chain.len()
@@ -205,6 +182,33 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
             posted,
             rest: Exclusive::new(chain.values.drain(..).collect()),
         })
+    }
+}
+
+/// What all connections do.
+impl<T: Send + 'static, K: Connected> Batch<'_, T, K> {
+    /// As [`SendQueue::send`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
+        Wr::new(self, Outgoing(work.into()), op)
+    }
+
+    /// As [`SendQueue::write`]; finish with [`add`](Wr::add).
+    #[inline]
+    pub fn write(
+        &mut self,
+        work: impl Into<T>,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
+        Wr::new(self, Outgoing(work.into()), op)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
 use crate::slots::{MAX_SLOTS, SLOT_BITS};
 use crate::tags::{RAW_TAG, SCOPED_TAG, SHARED_TAG};
-use crate::{CqId, WcError, WcStatus};
+use crate::{CqId, RKey, WcError, WcStatus};
 
 /// Identity of a queue: equal for the completions that belong to it.
 ///
@@ -90,6 +90,16 @@ pub(crate) struct Report {
     imm: u32,
     qp_num: u32,
     flags: u32,
+    origin: Origin,
+}
+
+/// Where a datagram came from; devices write it for others as well, or leave it as it was.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Origin {
+    pub(crate) qpn: u32,
+    slid: u16,
+    sl: u8,
+    path_bits: u8,
 }
 
 impl Report {
@@ -104,6 +114,12 @@ impl Report {
             imm: unsafe { wc.__bindgen_anon_1.imm_data },
             qp_num: wc.qp_num,
             flags: wc.wc_flags,
+            origin: Origin {
+                qpn: wc.src_qp,
+                slid: wc.slid,
+                sl: wc.sl,
+                path_bits: wc.dlid_path_bits,
+            },
         }
     }
 
@@ -142,6 +158,7 @@ impl Report {
                 imm: self.imm,
                 flags: self.flags,
                 opcode: ibv_wc_opcode(self.opcode),
+                origin: self.origin,
             })
         } else {
             Err(WcError {
@@ -282,10 +299,11 @@ impl fmt::Debug for Completion {
 #[derive(Clone, Copy)]
 pub struct Wc {
     byte_len: u32,
-    /// In network byte order.
+    /// In network byte order; or a key, in this machine's.
     imm: u32,
     flags: u32,
     pub(crate) opcode: ibv_wc_opcode,
+    pub(crate) origin: Origin,
 }
 
 impl Wc {
@@ -295,6 +313,12 @@ impl Wc {
         imm: 0,
         flags: 0,
         opcode: ibv_wc_opcode(u32::MAX >> 1 & !ibv_wc_opcode::IBV_WC_RECV.0),
+        origin: Origin {
+            qpn: 0,
+            slid: 0,
+            sl: 0,
+            path_bits: 0,
+        },
     };
 
     /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
@@ -312,6 +336,35 @@ impl Wc {
     pub fn imm(&self) -> Option<u32> {
         let with = self.received() && self.flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         with.then(|| u32::from_be(self.imm))
+    }
+
+    /// The key that the peer invalidated with what was received.
+    pub fn invalidated(&self) -> Option<RKey> {
+        let with = self.received() && self.flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+        with.then_some(RKey(self.imm))
+    }
+
+    /// Whether a [network header](crate::Grh) is in front of what was received: always, for datagrams of Ethernet.
+    pub fn has_grh(&self) -> bool {
+        self.received() && self.flags & ibv_wc_flags::IBV_WC_GRH.0 != 0
+    }
+
+    /// Number of the queue pair that sent what was received. Devices define it for datagrams only.
+    pub fn source_qpn(&self) -> Option<u32> {
+        self.received().then_some(self.origin.qpn)
+    }
+
+    /// As the device said it, in what [`AddressHandle::answer`](crate::AddressHandle) needs.
+    pub(crate) fn to_sys(self) -> ibv_wc {
+        ibv_wc {
+            opcode: self.opcode,
+            wc_flags: self.flags,
+            src_qp: self.origin.qpn,
+            slid: self.origin.slid,
+            sl: self.origin.sl,
+            dlid_path_bits: self.origin.path_bits,
+            ..Default::default()
+        }
     }
 
     /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then.

@@ -3,12 +3,12 @@
 use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use crate::wr::{Carries, Kind, Op, Work};
-use crate::{LKey, RemoteRegion, SendQueue, SgeList, Wr};
+use crate::{Connected, LKey, RemoteRegion, SendQueue, SgeList, Wr};
 
 /// Borrowed bytes, and what the queue holds in their place.
 pub struct Copied<'b, T> {
-    bytes: &'b [u8],
-    token: T,
+    pub(crate) bytes: &'b [u8],
+    pub(crate) token: T,
 }
 
 impl<T> Work<T> for Copied<'_, T> {
@@ -28,7 +28,7 @@ impl<T> Work<T> for Copied<'_, T> {
 
 impl<T> Carries for Copied<'_, T> {}
 
-fn inline(opcode: ibv_wr_opcode, remote: Option<RemoteRegion>) -> Op {
+pub(crate) fn inline(opcode: ibv_wr_opcode, remote: Option<RemoteRegion>) -> Op {
     let mut op = Op::new(opcode, remote);
     // What makes the borrow enough: ibv_post_send(3), "the low-level driver (CPU) will read the data and not the RDMA
     // device", so that the memory can be used again as soon as the call returns. Nothing takes this flag away again.
@@ -36,7 +36,7 @@ fn inline(opcode: ibv_wr_opcode, remote: Option<RemoteRegion>) -> Op {
     op
 }
 
-impl<T: Send + 'static, K> SendQueue<T, K> {
+impl<T: Send + 'static, K: Connected> SendQueue<T, K> {
     /// A message for the peer's next posted receive, copied from `bytes` while it is posted: for small ones that need not be in
     /// registered memory, up to [`max_inline`](Self::max_inline). `token` comes back with the completion.
     #[doc(alias = "IBV_SEND_INLINE")]

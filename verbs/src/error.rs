@@ -53,6 +53,18 @@ pub enum Error {
         /// The object that does not fit.
         what: &'static str,
     },
+    /// A shared receive queue serves either connections or datagrams, since a datagram's first 40 bytes are a network header.
+    #[error("the shared receive queue is {}", if *.datagrams { "for connections: build it with SharedRecvBuilder::datagrams" } else { "for datagrams" })]
+    OtherService {
+        /// Whether the queue pair is for datagrams.
+        datagrams: bool,
+    },
+    /// A completion does not say who sent the message, or in a header that makes no sense.
+    #[error("the sender of what was received is not known: {why}")]
+    NoSource {
+        /// What is missing.
+        why: &'static str,
+    },
     /// The queues on a completion queue could overflow it, which would break all of their queue pairs, or lose completions
     /// silently.
     ///

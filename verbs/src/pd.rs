@@ -9,7 +9,7 @@ use ibverbs_sys::{Api, ibv_pd};
 use crate::errno;
 use crate::{
     Access, Context, Cq, Error, Exposed, Memory, MemoryMut, Mmap, Private, RcBuilder, Readable,
-    Region, RegisterError, SharedRecvBuilder, UcBuilder,
+    Region, RegisterError, SharedRecvBuilder, UcBuilder, UdBuilder,
 };
 
 /// A protection domain. A handle: clones are the same domain, which is freed after the last object in it.
@@ -72,6 +72,12 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn uc(&self, cq: &Cq) -> UcBuilder {
         UcBuilder::new(self, cq)
+    }
+
+    /// Starts building a queue pair for datagrams whose both queues complete on `cq`.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn ud(&self, cq: &Cq) -> UdBuilder {
+        UdBuilder::new(self, cq)
     }
 
     /// Starts building a receive queue of `depth` receives that several queue pairs take from.

@@ -50,6 +50,15 @@ pub enum PostErrorKind {
     /// A READ or an atomic on a connection that has room for none, because [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) is 0 on one
     /// of its sides, or a device answers none. Some devices would accept it and never complete it.
     NoReads,
+    /// A datagram that does not fit into one packet. Devices drop some of those without a word.
+    LongerThanMtu {
+        /// Bytes of the work request.
+        len: u64,
+        /// Bytes of a packet on the way there.
+        mtu: u32,
+    },
+    /// The address handle belongs to another protection domain than the queue pair.
+    OtherDomain,
     /// An atomic on a device that has none.
     NoAtomics,
     /// The local memory of an atomic must be one segment of 8 bytes.
@@ -106,10 +115,17 @@ impl fmt::Display for PostErrorKind {
                 write!(f, "{len} bytes for a remote region of {remote}")
             }
             PostErrorKind::NotConnected => f.write_str(
-                "the queue pair is not connected: call RcSetup::connect first; only receives can be posted before",
+                "the queue pair is not connected: call QpSetup::connect (or start) first; only receives can be posted before",
             ),
             PostErrorKind::NoReads => f.write_str(
                 "the connection has room for no READ or atomic: build both sides with RcBuilder::rd_atomic of at least 1",
+            ),
+            PostErrorKind::LongerThanMtu { len, mtu } => write!(
+                f,
+                "{len} bytes, but a datagram must fit into one packet, which has {mtu} on the way there"
+            ),
+            PostErrorKind::OtherDomain => f.write_str(
+                "the address handle belongs to another protection domain: make it with the queue pair's",
             ),
             PostErrorKind::NoAtomics => f.write_str("the device has no atomics"),
             PostErrorKind::NotAWord { count, len } => write!(

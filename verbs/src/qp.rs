@@ -19,13 +19,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
 use parking_lot::Mutex;
 
+use crate::address::Handles;
 use crate::completion::Report;
 use crate::cq::CqShared;
 use crate::errno;
 use crate::ring::{Ring, Said};
 use crate::shared_core::Member;
 use crate::tags::{RAW_TAG, Stopped};
-use crate::{DestroyError, Pd, QueueId, RecvQueue, SendQueue};
+use crate::{AddressHandle, DestroyError, Pd, PostErrorKind, QueueId, RecvQueue, SendQueue};
 
 /// What the completion of a work request said.
 pub(crate) type Outcome = Report;
@@ -48,6 +49,8 @@ pub(crate) struct Limits {
     pub(crate) inline: u32,
     pub(crate) message: u32,
     pub(crate) atomics: bool,
+    /// Whether each message has an address of its own, and a network header where it arrives.
+    pub(crate) datagrams: bool,
 }
 
 /// A queue's tag on its completion queue.
@@ -269,9 +272,10 @@ pub(crate) struct Pair<S, R> {
     core: QpCore,
     send: UnsafeCell<ManuallyDrop<Ring<S, Outcome>>>,
     recv: UnsafeCell<ManuallyDrop<Ring<R, Outcome>>>,
+    handles: UnsafeCell<ManuallyDrop<Handles>>,
 }
 
-// SAFETY: each ring is used by its half alone, of which there is one, and by `drop`.
+// SAFETY: each ring is used by its half alone, of which there is one, and by `drop`; the handles are the send half's.
 unsafe impl<S: Send, R: Send> Sync for Pair<S, R> {}
 // `Send` follows from the fields; the assertion keeps it so.
 const _: fn() = || {
@@ -291,6 +295,7 @@ impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
                 core.limits.recv_depth,
                 core.recv.place().first,
             ))),
+            handles: UnsafeCell::new(ManuallyDrop::new(Handles::new(&core.limits))),
             core,
         });
         let core = &shared.core;
@@ -298,10 +303,11 @@ impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
         let qp = core.with(|qp| qp).unwrap_or(std::ptr::null_mut());
         // SAFETY: the pointers are into the shared object, which each half keeps, and are not null. `ManuallyDrop` has the
         // representation of what it holds.
-        let (send, recv) = unsafe {
+        let (send, recv, handles) = unsafe {
             (
                 NonNull::new_unchecked(shared.send.get().cast::<Ring<S, Outcome>>()),
                 NonNull::new_unchecked(shared.recv.get().cast::<Ring<R, Outcome>>()),
+                NonNull::new_unchecked(shared.handles.get().cast::<Handles>()),
             )
         };
         let send_id = QueueId::new(core.send_cq.id(), core.send.tag);
@@ -309,8 +315,8 @@ impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
         let keep: Arc<dyn Keep> = shared;
         (
             keep.clone(),
-            Half::new(send, qp, send_id, keep.clone()),
-            Half::new(recv, qp, recv_id, keep),
+            Half::new(send, Some(handles), qp, send_id, keep.clone()),
+            Half::new(recv, None, qp, recv_id, keep),
         )
     }
 }
@@ -323,6 +329,7 @@ impl<S, R> Drop for Pair<S, R> {
             Ok(()) => unsafe {
                 ManuallyDrop::drop(send);
                 ManuallyDrop::drop(recv);
+                ManuallyDrop::drop(self.handles.get_mut());
             },
             Err(_) => self.core.leak(),
         }
@@ -343,23 +350,32 @@ impl<S: Send, R: Send> Keep for Pair<S, R> {
 /// One queue's access to its ring. `Send`, and not `Sync`.
 pub(crate) struct Half<T> {
     ring: NonNull<Ring<T, Outcome>>,
+    /// The send half's.
+    handles: Option<NonNull<Handles>>,
     /// Alive as long as the half: only [`destroy`], which consumes both halves, destroys it earlier.
     pub(crate) qp: *mut ibv_qp,
     pub(crate) id: QueueId,
     keep: Arc<dyn Keep>,
 }
 
-// SAFETY: the half is the only user of its ring, whose values are `Send`; the verbs may be called from any thread.
+// SAFETY: the half is the only user of its ring and handles, which are `Send`; the verbs may be called from any thread.
 unsafe impl<T: Send> Send for Half<T> {}
 
 impl<T> Half<T> {
     fn new(
         ring: NonNull<Ring<T, Outcome>>,
+        handles: Option<NonNull<Handles>>,
         qp: *mut ibv_qp,
         id: QueueId,
         keep: Arc<dyn Keep>,
     ) -> Half<T> {
-        Half { ring, qp, id, keep }
+        Half {
+            ring,
+            handles,
+            qp,
+            id,
+            keep,
+        }
     }
 
     #[inline]
@@ -372,6 +388,21 @@ impl<T> Half<T> {
     pub(crate) fn ring_ref(&self) -> &Ring<T, Outcome> {
         // SAFETY: as above.
         unsafe { self.ring.as_ref() }
+    }
+
+    /// Keeps the handle alive until the work in the slot that is filled after `ahead` others has completed, and longer; the slot is free.
+    #[inline]
+    pub(crate) fn hold(
+        &mut self,
+        ahead: usize,
+        handle: &AddressHandle,
+    ) -> Result<(), PostErrorKind> {
+        let seq = self.ring_ref().seq_ahead(ahead);
+        let Some(mut handles) = self.handles else {
+            return Ok(());
+        };
+        // SAFETY: as for the ring.
+        unsafe { handles.as_mut() }.hold(seq, handle, || self.core().pd())
     }
 
     pub(crate) fn core(&self) -> &QpCore {

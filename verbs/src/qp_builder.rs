@@ -13,7 +13,7 @@ use ibverbs_sys::{
 use crate::cq::CqShared;
 use crate::errno;
 use crate::qp::{Limits, Place, QpCore, Receives};
-use crate::qp_kind::{Connected, Own, Shared};
+use crate::qp_kind::{Own, QpKind, Shared};
 use crate::qp_setup::QpReady;
 use crate::shared_core::{KeepShared, Member};
 use crate::{Access, Context, Cq, Endpoint, Error, Pd, SgeList, SharedRecvQueue};
@@ -29,8 +29,8 @@ pub(crate) struct Attributes {
     pub(crate) rd_atomic: u8,
 }
 
-/// Builds a queue pair of the kind `K` ([`Rc`](crate::Rc), [`Uc`](crate::Uc)) with receives of its [`Own`] or [`Shared`] ones. Its
-/// names are [`RcBuilder`](crate::RcBuilder) and [`UcBuilder`](crate::UcBuilder).
+/// Builds a queue pair of the kind `K` ([`Rc`](crate::Rc), [`Uc`](crate::Uc), [`Ud`](crate::Ud)) with receives of its [`Own`] or
+/// [`Shared`] ones. Its names are [`RcBuilder`](crate::RcBuilder), [`UcBuilder`](crate::UcBuilder) and [`UdBuilder`](crate::UdBuilder).
 ///
 /// Only what the kind takes can be set. Source of ranges and meanings: `ibv_create_qp(3)`, `ibv_modify_qp(3)`.
 #[must_use = "nothing is created before .build()"]
@@ -45,6 +45,8 @@ pub struct QpBuilder<K, R = Own> {
     max_inline: u32,
     pub(crate) attributes: Attributes,
     pub(crate) access: Access,
+    /// What senders of datagrams must know.
+    pub(crate) qkey: u32,
     overcommit: bool,
     /// Where receives come from, if not from an own queue: `R` says which.
     shared: Option<Arc<dyn KeepShared>>,
@@ -63,7 +65,7 @@ impl<K, R> Clone for QpBuilder<K, R> {
     }
 }
 
-impl<K: Connected> QpBuilder<K> {
+impl<K: QpKind> QpBuilder<K> {
     pub(crate) fn new(pd: &Pd, cq: &Cq) -> QpBuilder<K> {
         QpBuilder {
             pd: pd.clone(),
@@ -83,9 +85,12 @@ impl<K: Connected> QpBuilder<K> {
             },
             access: if K::RELIABLE {
                 Access::REMOTE_READ | Access::REMOTE_WRITE
+            } else if K::DATAGRAMS {
+                Access::empty()
             } else {
                 Access::REMOTE_WRITE
             },
+            qkey: DEFAULT_QKEY,
             overcommit: false,
             shared: None,
             kind: PhantomData,
@@ -122,6 +127,7 @@ impl<K: Connected> QpBuilder<K> {
             max_inline: self.max_inline,
             attributes: self.attributes,
             access: self.access,
+            qkey: self.qkey,
             overcommit: self.overcommit,
             shared: Some(queue.keep()),
             kind: PhantomData,
@@ -129,7 +135,7 @@ impl<K: Connected> QpBuilder<K> {
     }
 }
 
-impl<K: Connected, R> QpBuilder<K, R> {
+impl<K: QpKind, R> QpBuilder<K, R> {
     /// Lets receives complete on a queue of their own.
     pub fn recv_cq(mut self, cq: &Cq) -> Self {
         self.recv_cq = cq.shared().clone();
@@ -184,6 +190,13 @@ impl<K: Connected, R> QpBuilder<K, R> {
                 what: "the shared receive queue",
             });
         }
+        if let Some(shared) = &self.shared
+            && shared.core().datagrams() != K::DATAGRAMS
+        {
+            return Err(Error::OtherService {
+                datagrams: K::DATAGRAMS,
+            });
+        }
         let check = |what, value: u32, min: u32, max: u32| {
             Error::in_range(what, value.into(), min.into(), max.into())
         };
@@ -211,7 +224,12 @@ impl<K: Connected, R> QpBuilder<K, R> {
             },
             recv_sge,
             inline: self.max_inline,
-            message: self.context().port().max_msg_sz,
+            message: if K::DATAGRAMS {
+                self.context().port().mtu.bytes()
+            } else {
+                self.context().port().max_msg_sz
+            },
+            datagrams: K::DATAGRAMS,
             atomics: dev.atomics,
         })
     }
@@ -297,19 +315,28 @@ impl<K: Connected, R> QpBuilder<K, R> {
             pkey_index: 0,
             port_num: port,
             qp_access_flags: (self.access & Access::REMOTE).bits(),
+            qkey: self.qkey,
             ..Default::default()
         };
         let what = mask(
             mask::IBV_QP_STATE.0
                 | mask::IBV_QP_PKEY_INDEX.0
                 | mask::IBV_QP_PORT.0
-                | mask::IBV_QP_ACCESS_FLAGS.0,
+                | if K::DATAGRAMS {
+                    mask::IBV_QP_QKEY.0
+                } else {
+                    mask::IBV_QP_ACCESS_FLAGS.0
+                },
         );
         core.with(|qp| core.modify(qp, &mut attr, what)).unwrap_or(Ok(())).map_err(|e| {
-            let hint = format!(
-                "RESET to INIT with STATE, PKEY_INDEX 0, PORT {port}, ACCESS_FLAGS {:?}: the device may not offer this access",
-                self.access
-            );
+            let hint = if K::DATAGRAMS {
+                format!("RESET to INIT with STATE, PKEY_INDEX 0, PORT {port}, QKEY {:#x}", self.qkey)
+            } else {
+                format!(
+                    "RESET to INIT with STATE, PKEY_INDEX 0, PORT {port}, ACCESS_FLAGS {:?}: the device may not offer this access",
+                    self.access
+                )
+            };
             Error::hinted("ibv_modify_qp", e, hint)
         })
     }
@@ -323,6 +350,9 @@ impl<K, R> fmt::Debug for QpBuilder<K, R> {
             .finish_non_exhaustive()
     }
 }
+
+/// Any value will do; programs in use have this one.
+const DEFAULT_QKEY: u32 = 0x1111_1111;
 
 /// A tag that goes back when no queue pair comes of it.
 struct Claim<'a> {

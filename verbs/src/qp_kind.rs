@@ -13,6 +13,12 @@ pub enum Rc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Uc {}
 
+/// Unreliable datagrams: each send says where it goes, messages fit into one packet, and what cannot be delivered is lost. There are
+/// sends only.
+#[doc(alias = "IBV_QPT_UD")]
+#[derive(Clone, Copy, Debug)]
+pub enum Ud {}
+
 /// Receives are posted to the queue pair's own [`RecvQueue`](crate::RecvQueue).
 #[derive(Clone, Copy, Debug)]
 pub enum Own {}
@@ -21,8 +27,15 @@ pub enum Own {}
 #[derive(Clone, Copy, Debug)]
 pub enum Shared {}
 
+/// A kind of queue pair: [`Rc`], [`Uc`] or [`Ud`].
+pub trait QpKind: sealed::Kind {}
+
+impl QpKind for Rc {}
+impl QpKind for Uc {}
+impl QpKind for Ud {}
+
 /// A kind of connected queue pair: [`Rc`] or [`Uc`].
-pub trait Connected: sealed::Kind {}
+pub trait Connected: QpKind {}
 
 impl Connected for Rc {}
 impl Connected for Uc {}
@@ -35,6 +48,8 @@ pub(crate) mod sealed {
         const TYPE: ibv_qp_type;
         /// Whether lost packets are repeated, and READs and atomics answered.
         const RELIABLE: bool;
+        /// Whether each message has an address of its own.
+        const DATAGRAMS: bool = false;
         /// Attributes of the way from INIT to RTR, besides the state.
         const RTR: mask;
         const RTR_NAMES: &'static str;
@@ -73,6 +88,16 @@ pub(crate) mod sealed {
         const RELIABLE: bool = false;
         const RTR: mask = mask(PATH);
         const RTR_NAMES: &'static str = "STATE, AV, PATH_MTU, DEST_QPN, RQ_PSN";
+        const RTS: mask = mask(mask::IBV_QP_STATE.0 | mask::IBV_QP_SQ_PSN.0);
+        const RTS_NAMES: &'static str = "STATE, SQ_PSN";
+    }
+
+    impl Kind for super::Ud {
+        const TYPE: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
+        const RELIABLE: bool = false;
+        const DATAGRAMS: bool = true;
+        const RTR: mask = mask::IBV_QP_STATE;
+        const RTR_NAMES: &'static str = "STATE";
         const RTS: mask = mask(mask::IBV_QP_STATE.0 | mask::IBV_QP_SQ_PSN.0);
         const RTS_NAMES: &'static str = "STATE, SQ_PSN";
     }

@@ -5,15 +5,17 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ibverbs_sys::{ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_state};
+use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_state};
 
+use crate::address::{route, unreachable};
 use crate::error::local_name;
 use crate::qp::{Keep, Pair, QpCore, Sends};
 use crate::qp_builder::Attributes;
-use crate::qp_kind::{Connected, Own, Shared};
-use crate::{ConnectError, DeviceKind, Endpoint, LinkLayer, Rc, RecvQueue, SendQueue};
+use crate::qp_kind::{Connected, Own, QpKind, Shared};
+use crate::{ConnectError, DeviceKind, Endpoint, Rc, RecvQueue, SendQueue};
 
-/// A queue pair of the kind `K` that is not connected yet: an [`RcReady`] or [`UcReady`](crate::UcReady).
+/// A queue pair of the kind `K` that is not connected yet: an [`RcReady`], [`UcReady`](crate::UcReady) or
+/// [`UdReady`](crate::UdReady).
 ///
 /// Exchange [`endpoint`](Self::endpoint) with the peer, then [`connect`](Self::connect). To post receives before the peer can
 /// send, [`split`](Self::split) first. Sends are [refused](crate::PostErrorKind::NotConnected) until then.
@@ -59,14 +61,16 @@ impl<K, R> QpReady<K, R> {
     }
 }
 
-impl<K: Connected> QpReady<K, Own> {
+impl<K: QpKind> QpReady<K, Own> {
     /// The queues, for work of the types `S` and `R`, and what is left to do.
     pub fn split<S: Send + 'static, R: Send + 'static>(
         self,
     ) -> (QpSetup<K>, SendQueue<S, K>, RecvQueue<R>) {
         self.take_apart()
     }
+}
 
+impl<K: Connected> QpReady<K, Own> {
     /// Connects to the peer; the queues hold work of the types `S` and `R`.
     ///
     /// # Errors
@@ -81,13 +85,15 @@ impl<K: Connected> QpReady<K, Own> {
     }
 }
 
-impl<K: Connected> QpReady<K, Shared> {
+impl<K: QpKind> QpReady<K, Shared> {
     /// The send queue, for work of the type `S`, and what is left to do. Receives are the shared queue's.
     pub fn split<S: Send + 'static>(self) -> (QpSetup<K>, SendQueue<S, K>) {
         let (setup, send, _) = self.take_apart::<S, ()>();
         (setup, send)
     }
+}
 
+impl<K: Connected> QpReady<K, Shared> {
     /// Connects to the peer; the send queue holds work of the type `S`. Receives are the shared queue's.
     ///
     /// # Errors
@@ -110,21 +116,29 @@ impl<K, R> fmt::Debug for QpReady<K, R> {
     }
 }
 
-/// The right to connect a queue pair of the kind `K` whose queues are already in use: an [`RcSetup`] or
-/// [`UcSetup`](crate::UcSetup).
+/// The right to connect a queue pair of the kind `K` whose queues are already in use: an [`RcSetup`], [`UcSetup`](crate::UcSetup) or
+/// [`UdSetup`](crate::UdSetup).
 pub struct QpSetup<K> {
-    keep: Arc<dyn Keep>,
+    pub(crate) keep: Arc<dyn Keep>,
     endpoint: Endpoint,
     attributes: Attributes,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K: Connected> QpSetup<K> {
+impl<K: QpKind> QpSetup<K> {
     /// What the peer must know.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
+    pub(crate) fn local(&self, core: &QpCore) -> String {
+        let ctx = core.pd().context();
+        let port = ctx.port();
+        local_name(ctx.device_name(), port.port_num, port.gid_index, &port.gid)
+    }
+}
+
+impl<K: Connected> QpSetup<K> {
     /// Connects to the peer: ready to receive, then ready to send.
     ///
     /// # Errors
@@ -141,24 +155,9 @@ impl<K: Connected> QpSetup<K> {
         .unwrap_or(Err(ConnectError::Destroyed))
     }
 
-    fn local(&self, core: &QpCore) -> String {
-        let ctx = core.pd().context();
-        let port = ctx.port();
-        local_name(ctx.device_name(), port.port_num, port.gid_index, &port.gid)
-    }
-
     fn reachable(&self, core: &QpCore, peer: &Endpoint) -> Result<(), ConnectError> {
         let port = core.pd().context().port();
-        let ethernet = port.link_layer == LinkLayer::Ethernet;
-        let why = if !port.active {
-            "the local port is not active"
-        } else if ethernet && port.gid.is_zero() {
-            "the local port has no usable GID, and Ethernet ports are reached by GID"
-        } else if ethernet && peer.gid().is_zero() {
-            "the peer has no GID, and Ethernet ports are reached by GID"
-        } else if !ethernet && peer.lid() == 0 && peer.gid().is_zero() {
-            "the peer has neither LID nor GID"
-        } else {
+        let Some(why) = unreachable(port, peer.gid(), peer.lid()) else {
             return Ok(());
         };
         Err(ConnectError::Unreachable {
@@ -170,12 +169,6 @@ impl<K: Connected> QpSetup<K> {
 
     fn to_rtr(&self, core: &QpCore, qp: *mut ibv_qp, peer: &Endpoint) -> Result<(), ConnectError> {
         let port = core.pd().context().port();
-        // Within an InfiniBand subnet the LID is enough; a route by GID is for Ethernet and for other subnets.
-        let global = port.link_layer == LinkLayer::Ethernet
-            || peer.lid() == 0
-            || (!peer.gid().is_zero()
-                && !port.gid.is_zero()
-                && peer.gid().0[..8] != port.gid.0[..8]);
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
             path_mtu: port.mtu.min(peer.mtu()).to_sys(),
@@ -183,18 +176,7 @@ impl<K: Connected> QpSetup<K> {
             rq_psn: peer.psn(),
             max_dest_rd_atomic: self.endpoint.rd_atomic(),
             min_rnr_timer: self.attributes.min_rnr_timer,
-            ah_attr: ibv_ah_attr {
-                grh: ibv_global_route {
-                    dgid: peer.gid().to_sys(),
-                    sgid_index: port.gid_index,
-                    hop_limit: 64,
-                    ..Default::default()
-                },
-                dlid: peer.lid(),
-                is_global: u8::from(global),
-                port_num: port.port_num,
-                ..Default::default()
-            },
+            ah_attr: route(port, peer.gid(), peer.lid()),
             ..Default::default()
         };
         core.modify(qp, &mut attr, K::RTR)

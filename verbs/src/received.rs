@@ -5,7 +5,7 @@ use std::fmt;
 use ibverbs_sys::ibv_wc_opcode;
 
 use crate::exclusive::Exclusive;
-use crate::{Contiguous, Wc, WcError};
+use crate::{AddressHandle, Contiguous, Error, Grh, Pd, RKey, Wc, WcError};
 
 /// How a receive was used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,17 +21,25 @@ pub enum ReceivedBy {
 pub struct Received<T> {
     buffer: T,
     wc: Wc,
+    /// Bytes before the message.
+    header: u32,
 }
 
 impl<T> Received<T> {
-    pub(crate) fn new(buffer: T, wc: Wc) -> Received<T> {
-        Received { buffer, wc }
+    pub(crate) fn new(buffer: T, wc: Wc, header: u32) -> Received<T> {
+        Received { buffer, wc, header }
     }
 
-    /// Length of the message, or of what was written.
+    /// Length of the message, or of what was written. Without the header of a datagram.
     #[inline]
     pub fn byte_len(&self) -> u32 {
-        self.wc.byte_len()
+        self.wc.byte_len().saturating_sub(self.header)
+    }
+
+    /// Where in the buffer the message begins: at 40 in that of a datagram, else at 0.
+    #[inline]
+    pub fn header_len(&self) -> u32 {
+        self.header
     }
 
     /// The peer's immediate data, if it sent some.
@@ -50,7 +58,46 @@ impl<T> Received<T> {
         }
     }
 
-    /// The message: the first [`byte_len`](Self::byte_len) bytes of the buffer and no more. Empty after a WRITE.
+    /// The key that the peer invalidated, if it did.
+    pub fn invalidated(&self) -> Option<RKey> {
+        self.wc.invalidated()
+    }
+
+    /// Number of the queue pair that sent the datagram; `None` on connections.
+    pub fn source_qpn(&self) -> Option<u32> {
+        self.wc.source_qpn().filter(|_| self.header > 0)
+    }
+
+    /// The network header of the datagram; `None` on connections, and where there is none, within a subnet of InfiniBand.
+    pub fn grh(&self) -> Option<Grh>
+    where
+        T: Contiguous,
+    {
+        let has = self.header > 0 && self.wc.has_grh();
+        Grh::from_bytes(self.buffer.bytes()).filter(|_| has)
+    }
+
+    /// The way back to who sent the datagram, for queue pairs of `pd`.
+    ///
+    /// What the header says is the sender's word: whoever can send packets can have answers sent to others.
+    ///
+    /// # Errors
+    /// [`Error::NoSource`] on connections; else as [`Pd::address`].
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    pub fn sender(&self, pd: &Pd) -> Result<AddressHandle, Error>
+    where
+        T: Contiguous,
+    {
+        if self.header == 0 {
+            return Err(Error::NoSource {
+                why: "it came on a connection, whose peer is always the same",
+            });
+        }
+        AddressHandle::answer(pd, &mut self.wc.to_sys(), self.grh().as_ref())
+    }
+
+    /// The message: [`byte_len`](Self::byte_len) bytes from [`header_len`](Self::header_len) on and no more. Empty after a WRITE.
     #[inline]
     pub fn bytes(&self) -> &[u8]
     where
@@ -58,7 +105,10 @@ impl<T> Received<T> {
     {
         let all = self.buffer.bytes();
         match self.by() {
-            ReceivedBy::Send => &all[..all.len().min(self.byte_len() as usize)],
+            ReceivedBy::Send => {
+                let end = all.len().min(self.wc.byte_len() as usize);
+                &all[end.min(self.header as usize)..end]
+            }
             ReceivedBy::WriteWithImm => &[],
         }
     }

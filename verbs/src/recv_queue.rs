@@ -8,7 +8,8 @@ use crate::errno;
 use crate::qp::{Half, Limits};
 use crate::send_queue::full;
 use crate::{
-    Completion, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter, SgeList, Stale,
+    Completion, Grh, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter, SgeList,
+    Stale,
 };
 
 /// The receiving half of a queue pair. It holds the buffers posted to it until messages have arrived in them.
@@ -18,12 +19,19 @@ use crate::{
 pub struct RecvQueue<T> {
     pub(crate) half: Half<T>,
     pub(crate) limits: Limits,
+    /// Bytes before each message.
+    header: u32,
 }
 
 impl<T: Send + 'static> RecvQueue<T> {
     pub(crate) fn new(half: Half<T>) -> RecvQueue<T> {
         let limits = *half.core().limits();
-        RecvQueue { half, limits }
+        let header = if limits.datagrams { Grh::LEN } else { 0 };
+        RecvQueue {
+            half,
+            limits,
+            header,
+        }
     }
 
     pub(crate) fn into_half(self) -> Half<T> {
@@ -104,7 +112,7 @@ impl<T: Send + 'static> RecvQueue<T> {
             return Err(Stale { completion, queue });
         };
         Ok(match completion.outcome() {
-            Ok(wc) => Ok(Received::new(buffer, wc)),
+            Ok(wc) => Ok(Received::new(buffer, wc, self.header)),
             Err(error) => Err(RecvError::new(buffer, error)),
         })
     }

@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::send_queue::check_mtu;
 use crate::tags::SCOPED_TAG;
 use crate::wr::{Kind, Op};
 use crate::{
-    Completion, Cq, Part, PartMut, PostErrorKind, Rc, RemoteRegion, SendQueue, SgeList, WcError,
+    Completion, Connected, Cq, Destination, Part, PartMut, PostErrorKind, Rc, RemoteRegion,
+    SendQueue, SgeList, WcError,
 };
 
 /// Lends a send queue to a closure, for work with borrowed memory; made by [`SendQueue::scope`].
@@ -133,6 +135,67 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
 }
 
 impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
+    /// A message to `to`, which is checked.
+    pub(crate) fn datagram(
+        &'scope self,
+        parts: &[Part<'scope>],
+        to: &'scope Destination,
+    ) -> Result<(), PostErrorKind> {
+        let mut list = SgeList::new();
+        parts.iter().for_each(|part| part.push_to(&mut list));
+        check_mtu(&list, to)?;
+        if to.handle().pd() != self.state.borrow_mut().queue().half.core().pd() {
+            return Err(PostErrorKind::OtherDomain);
+        }
+        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
+        // SAFETY: memory and handle are borrowed for `'scope`, which lasts until the scope has ended.
+        unsafe { self.post(Kind::Datagram, &mut list, op, to.operands()) }
+    }
+
+    /// # Safety
+    /// The memory is borrowed for `'scope` in the way that `kind` needs.
+    unsafe fn post(
+        &'scope self,
+        kind: Kind,
+        list: &mut SgeList,
+        op: Op,
+        operands: [u64; 2],
+    ) -> Result<(), PostErrorKind> {
+        // SAFETY: the caller's contract; the state's own is that the scope waits.
+        unsafe { self.state.borrow_mut().post(kind, list, op, operands) }
+    }
+
+    /// Waits until all that was posted so far is done. What was lent stays lent until the end of the scope.
+    ///
+    /// # Errors
+    /// [`ScopeError`] when some of it failed.
+    pub fn wait(&'scope self) -> Result<(), ScopeError> {
+        let mut state = self.state.borrow_mut();
+        state.finish(false);
+        match state.failed {
+            _ if state.broken => Err(ScopeError::Broken),
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up: drives the queue pair to the error state, so that waiting ends soon. See [`SendQueue::set_error`].
+    ///
+    /// # Errors
+    /// When the device refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn cancel(&'scope self) -> Result<(), crate::Error> {
+        self.state.borrow_mut().queue().set_error()
+    }
+
+    /// Work that is not known to be done.
+    pub fn outstanding(&'scope self) -> usize {
+        self.state.borrow().flying.len()
+    }
+}
+
+/// What all connections do.
+impl<'scope, 'env, T: Send + 'static, K: Connected> Scope<'scope, 'env, T, K> {
     /// A message for the peer's next posted receive, of one part (`&part`, `part`) or several (`[a, b]`).
     ///
     /// # Errors
@@ -194,47 +257,6 @@ impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
         op.imm = imm.to_be();
         // SAFETY: the memory is borrowed for `'scope`, which lasts until the scope has ended, for reading.
         unsafe { self.post(Kind::Outgoing, &mut list, op, [0; 2]) }
-    }
-
-    /// # Safety
-    /// The memory is borrowed for `'scope` in the way that `kind` needs.
-    unsafe fn post(
-        &'scope self,
-        kind: Kind,
-        list: &mut SgeList,
-        op: Op,
-        operands: [u64; 2],
-    ) -> Result<(), PostErrorKind> {
-        // SAFETY: the caller's contract; the state's own is that the scope waits.
-        unsafe { self.state.borrow_mut().post(kind, list, op, operands) }
-    }
-
-    /// Waits until all that was posted so far is done. What was lent stays lent until the end of the scope.
-    ///
-    /// # Errors
-    /// [`ScopeError`] when some of it failed.
-    pub fn wait(&'scope self) -> Result<(), ScopeError> {
-        let mut state = self.state.borrow_mut();
-        state.finish(false);
-        match state.failed {
-            _ if state.broken => Err(ScopeError::Broken),
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// Gives up: drives the queue pair to the error state, so that waiting ends soon. See [`SendQueue::set_error`].
-    ///
-    /// # Errors
-    /// When the device refuses.
-    #[doc(alias = "IBV_QPS_ERR")]
-    pub fn cancel(&'scope self) -> Result<(), crate::Error> {
-        self.state.borrow_mut().queue().set_error()
-    }
-
-    /// Work that is not known to be done.
-    pub fn outstanding(&'scope self) -> usize {
-        self.state.borrow().flying.len()
     }
 }
 

@@ -11,8 +11,8 @@ use crate::qp::{Half, Limits, Sends};
 use crate::ring::Ring;
 use crate::wr::{Incoming, Kind, Op, Outgoing, Template, Word, Work};
 use crate::{
-    Completion, Error, Gather, PostError, PostErrorKind, QueueId, Rc, RemoteRegion, SgeList, Stale,
-    StoredAs, Wc, WcError, Wr,
+    Completion, Connected, Destination, Error, Gather, PostError, PostErrorKind, QueueId, Rc,
+    RemoteRegion, SgeList, Stale, StoredAs, Wc, WcError, Wr,
 };
 
 /// The sending half of a queue pair. It holds the `T`s it was given until their completions.
@@ -102,46 +102,15 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         self.half.core().qp_num()
     }
 
-    /// A message for the peer's next posted receive.
-    #[doc(alias = "IBV_WR_SEND")]
-    #[inline]
-    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
-    where
-        T: Gather,
-    {
-        Wr::new(
-            self,
-            Outgoing(work.into()),
-            Op::new(ibv_wr_opcode::IBV_WR_SEND, None),
-        )
-    }
-
-    /// Writes into the peer's memory, from the start of `remote`.
-    #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    #[inline]
-    pub fn write(
-        &mut self,
-        work: impl Into<T>,
-        remote: RemoteRegion,
-    ) -> Wr<'_, T, Outgoing<T>, Self>
-    where
-        T: Gather,
-    {
-        Wr::new(
-            self,
-            Outgoing(work.into()),
-            Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
-        )
-    }
-
     #[inline(always)]
     pub(crate) fn post<W: Work<T>>(&mut self, mut work: W, op: Op) -> Result<(), PostError<T>> {
         let mut list = SgeList::new();
         // These run code of the caller's types, and may panic: nothing is posted yet.
         work.list(&mut list);
         let operands = work.operands();
+        let held = self.hold(0, &work, &list);
         let value = work.store();
-        if let Err(kind) = self.admit(W::KIND) {
+        if let Err(kind) = self.admit(W::KIND).and(held) {
             return Err(PostError::new(kind, value));
         }
         let (qp, id) = (self.half.qp, self.half.id);
@@ -234,10 +203,11 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         // These run code of the caller's types, and may panic: nothing is added yet.
         work.list(&mut list);
         let operands = work.operands();
+        let held = self.hold(self.chain.len(), &work, &list);
         let value = work.store();
         let (ring, ahead) = (self.half.ring_ref(), self.chain.len());
         let (room, seq) = (ring.free() as usize > ahead, ring.seq_ahead(ahead));
-        let admitted = self.admit(W::KIND).and_then(|()| {
+        let admitted = self.admit(W::KIND).and(held).and_then(|()| {
             if room {
                 check(&self.limits, &list, &op, W::KIND)
             } else {
@@ -261,8 +231,27 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         }
         match self.sends {
             Sends::Nothing => Err(PostErrorKind::NotConnected),
-            Sends::NoReads if kind != Kind::Outgoing => Err(PostErrorKind::NoReads),
+            Sends::NoReads if !matches!(kind, Kind::Outgoing | Kind::Datagram) => {
+                Err(PostErrorKind::NoReads)
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Of a datagram: checks its way, and keeps the handle with the slot that the work will have, after `ahead` others.
+    #[inline(always)]
+    fn hold<W: Work<T>>(
+        &mut self,
+        ahead: usize,
+        work: &W,
+        list: &SgeList,
+    ) -> Result<(), PostErrorKind> {
+        let Some(to) = work.to() else { return Ok(()) };
+        check_mtu(list, to)?;
+        // A full queue is refused for that.
+        match self.half.ring_ref().free() as usize > ahead {
+            true => self.half.hold(ahead, to.handle()),
+            false => Ok(()),
         }
     }
 
@@ -353,6 +342,41 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
             .core()
             .set_error(self.half.qp)
             .map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
+    }
+}
+
+/// What all connections do.
+impl<T: Send + 'static, K: Connected> SendQueue<T, K> {
+    /// A message for the peer's next posted receive.
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline]
+    pub fn send(&mut self, work: impl Into<T>) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        Wr::new(
+            self,
+            Outgoing(work.into()),
+            Op::new(ibv_wr_opcode::IBV_WR_SEND, None),
+        )
+    }
+
+    /// Writes into the peer's memory, from the start of `remote`.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline]
+    pub fn write(
+        &mut self,
+        work: impl Into<T>,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, Outgoing<T>, Self>
+    where
+        T: Gather,
+    {
+        Wr::new(
+            self,
+            Outgoing(work.into()),
+            Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
+        )
     }
 }
 
@@ -452,7 +476,7 @@ pub(crate) fn full<T, O>(ring: &Ring<T, O>) -> PostErrorKind {
 #[inline(always)]
 fn check(limits: &Limits, list: &SgeList, op: &Op, kind: Kind) -> Result<(), PostErrorKind> {
     let max_sge = match kind {
-        Kind::Outgoing => limits.send_sge,
+        Kind::Outgoing | Kind::Datagram => limits.send_sge,
         Kind::Read => limits.read_sge,
         Kind::Atomic => return check_atomic(limits, list, op),
     } as usize;
@@ -485,6 +509,15 @@ fn check(limits: &Limits, list: &SgeList, op: &Op, kind: Kind) -> Result<(), Pos
         });
     }
     Ok(())
+}
+
+/// A datagram is one packet.
+pub(crate) fn check_mtu(list: &SgeList, to: &Destination) -> Result<(), PostErrorKind> {
+    let (len, mtu) = (list.total_len(), to.handle().mtu().bytes());
+    match len > mtu.into() {
+        true => Err(PostErrorKind::LongerThanMtu { len, mtu }),
+        false => Ok(()),
+    }
 }
 
 /// A word here, and an aligned one there.

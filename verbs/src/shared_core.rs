@@ -28,6 +28,8 @@ pub(crate) struct SharedCore {
     srq: NonNull<ibv_srq>,
     /// Never used twice in a process.
     number: u32,
+    /// Whether its messages have a network header.
+    datagrams: bool,
     pd: Pd,
     sizes: Mutex<Sizes>,
 }
@@ -45,7 +47,13 @@ unsafe impl Send for SharedCore {}
 unsafe impl Sync for SharedCore {}
 
 impl SharedCore {
-    pub(crate) fn new(srq: NonNull<ibv_srq>, number: u32, depth: u32, pd: Pd) -> SharedCore {
+    pub(crate) fn new(
+        srq: NonNull<ibv_srq>,
+        number: u32,
+        depth: u32,
+        datagrams: bool,
+        pd: Pd,
+    ) -> SharedCore {
         let sizes = Sizes {
             depth,
             cqs: Vec::new(),
@@ -53,6 +61,7 @@ impl SharedCore {
         SharedCore {
             srq,
             number,
+            datagrams,
             pd,
             sizes: Mutex::new(sizes),
         }
@@ -60,6 +69,10 @@ impl SharedCore {
 
     pub(crate) fn raw(&self) -> *mut ibv_srq {
         self.srq.as_ptr()
+    }
+
+    pub(crate) fn datagrams(&self) -> bool {
+        self.datagrams
     }
 
     pub(crate) fn pd(&self) -> &Pd {

@@ -12,7 +12,7 @@ use crate::errno;
 use crate::shared_core::{KeepShared, SharedCore, SharedQueue};
 use crate::slots::{MAX_SLOTS, SLOT_BITS, Slots};
 use crate::{
-    Completion, Error, Pd, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter,
+    Completion, Error, Grh, Pd, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter,
     SgeList, Stale,
 };
 
@@ -53,6 +53,8 @@ pub struct SharedRecvQueue<T> {
     queue: Arc<SharedQueue<T>>,
     id: QueueId,
     max_sge: u32,
+    /// Bytes before each message.
+    header: u32,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -66,6 +68,7 @@ pub struct SharedRecvBuilder {
     depth: u32,
     max_sge: Option<u32>,
     limit: u32,
+    datagrams: bool,
 }
 
 /// The device and what it does not do, for errors.
@@ -78,12 +81,19 @@ impl SharedRecvBuilder {
             depth,
             max_sge: None,
             limit: 0,
+            datagrams: false,
         }
     }
 
     /// Segments in one receive, at most 32. Default 4, or what the device has if that is less.
     pub fn max_sge(mut self, count: u32) -> Self {
         self.max_sge = Some(count);
+        self
+    }
+
+    /// For datagrams ([`Ud`](crate::Ud)) instead of connections: the first 40 bytes of each buffer are for the network header.
+    pub fn datagrams(mut self) -> Self {
+        self.datagrams = true;
         self
     }
 
@@ -141,11 +151,12 @@ impl SharedRecvBuilder {
             let hint = format!("{} receives of {max_sge} segments", self.depth);
             Error::hinted("ibv_create_srq", e, hint)
         })?;
-        let core = SharedCore::new(srq, number, self.depth, self.pd);
+        let core = SharedCore::new(srq, number, self.depth, self.datagrams, self.pd);
         let mut queue = SharedRecvQueue {
             queue: Arc::new(SharedQueue::new(core, Slots::new(self.depth))),
             id,
             max_sge,
+            header: if self.datagrams { Grh::LEN } else { 0 },
             not_sync: PhantomData,
         };
         if self.limit > 0 {
@@ -257,7 +268,7 @@ impl<T: Send + 'static> SharedRecvQueue<T> {
             return Err(Stale { completion, queue });
         };
         Ok(match completion.outcome() {
-            Ok(wc) => Ok(Received::new(buffer, wc)),
+            Ok(wc) => Ok(Received::new(buffer, wc, self.header)),
             Err(error) => Err(RecvError::new(buffer, error)),
         })
     }

@@ -4,7 +4,7 @@ use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use std::marker::PhantomData;
 
-use crate::{Batch, Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
+use crate::{Batch, Destination, Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
 
 /// Memory that the device will read: a send or WRITE.
 pub struct Outgoing<T>(pub(crate) T);
@@ -33,6 +33,8 @@ pub enum Kind {
     Read,
     /// An atomic.
     Atomic,
+    /// The device reads it, and sends it where the operands say.
+    Datagram,
 }
 
 /// What a work request carries, and how the queue holds it.
@@ -41,10 +43,15 @@ pub trait Work<T> {
     const KIND: Kind;
     /// Adds the segments.
     fn list(&mut self, out: &mut SgeList);
-    /// Of an atomic.
+    /// Of an atomic or a datagram.
     #[inline(always)]
     fn operands(&self) -> [u64; 2] {
         [0; 2]
+    }
+    /// Of a datagram.
+    #[inline(always)]
+    fn to(&self) -> Option<&Destination> {
+        None
     }
     /// Becomes what the queue holds, without moving the bytes.
     fn store(self) -> T;
@@ -132,7 +139,11 @@ impl Op {
     pub(crate) fn fill(&self, wr: &mut ibv_send_wr, wr_id: u64, kind: Kind, operands: [u64; 2]) {
         (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, self.opcode, self.flags);
         wr.__bindgen_anon_1.imm_data = self.imm;
-        if let Some(remote) = self.remote {
+        if kind == Kind::Datagram {
+            let [ah, to] = operands;
+            wr.wr.ud.ah = std::ptr::with_exposed_provenance_mut(ah as usize);
+            (wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = ((to >> 32) as u32, to as u32);
+        } else if let Some(remote) = self.remote {
             if kind == Kind::Atomic {
                 wr.wr.atomic.remote_addr = remote.addr;
                 wr.wr.atomic.compare_add = operands[0];
@@ -259,9 +270,7 @@ impl<T, W: Carries, Q> Wr<'_, T, W, Q> {
         self.op.flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
         self
     }
-}
 
-impl<T: Gather, Q> Wr<'_, T, Outgoing<T>, Q> {
     /// Lets the device copy the bytes while posting: quicker for small messages, up to
     /// [`RcBuilder::max_inline`](crate::RcBuilder::max_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
