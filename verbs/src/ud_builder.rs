@@ -19,7 +19,7 @@ use crate::{ConnectError, Own, RecvQueue, SendQueue, Shared, Ud};
 /// # type Buf = Private<Vec<u8>>;
 /// # let ctx = Device::open_spec("soft0")?;
 /// # let pd = ctx.alloc_pd()?;
-/// let mut cq = ctx.cq(64).build()?;
+/// let mut cq = ctx.cq(256).build()?;
 /// let [a, b] = [pd.ud(&cq).qkey(7).build()?, pd.ud(&cq).qkey(7).build()?];
 /// let to_b = pd.destination(&b.endpoint(), 7)?;
 /// let (mut tx, mut answers) = a.start::<Buf, Buf>()?;
