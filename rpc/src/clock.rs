@@ -1,26 +1,74 @@
 //! The time, for what happens with every call.
 //!
 //! Asking the kernel's clock costs 20 to 40 ns, a tenth of a whole small call. Where the processor counts at a constant rate, its
-//! counter is read instead, and compared with the clock once in a millisecond. So the answers are `Instant`s like
-//! others, off by less than a microsecond.
+//! counter is read instead, and compared with the clock once in a millisecond. So a [`Moment`] is off by less than a microsecond.
+//! It is one number, because two of them are subtracted and compared with every call.
 
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-/// The present moment.
-#[inline]
-pub(crate) fn now() -> Instant {
-    #[cfg(target_arch = "x86_64")]
-    {
-        counter::now()
+/// Nanoseconds since the first look at the clock. What was before counts as just then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Moment(u64);
+
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
+}
+
+impl Moment {
+    /// Later than every other.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
+    /// The present.
+    #[inline]
+    pub fn now() -> Moment {
+        #[cfg(target_arch = "x86_64")]
+        {
+            counter::now()
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            Moment::of(Instant::now())
+        }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        Instant::now()
+
+    /// The same moment.
+    pub fn of(at: Instant) -> Moment {
+        let since = at.saturating_duration_since(epoch());
+        Moment(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The same moment; `None` for [`NEVER`](Self::NEVER), and where an `Instant` does not reach.
+    pub fn instant(self) -> Option<Instant> {
+        if self == Moment::NEVER {
+            return None;
+        }
+        epoch().checked_add(Duration::from_nanos(self.0))
+    }
+
+    /// So much later; never, if that is beyond what there is.
+    #[inline]
+    pub fn after_ns(self, ns: u64) -> Moment {
+        Moment(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds since an earlier moment, 0 since a later one.
+    #[inline]
+    pub fn ns_since(self, earlier: Moment) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The time since an earlier moment, zero since a later one.
+    #[inline]
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.ns_since(earlier))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod counter {
+    use super::Moment;
     use std::arch::x86_64::{__cpuid, _rdtsc};
     use std::cell::Cell;
     use std::sync::OnceLock;
@@ -35,7 +83,7 @@ mod counter {
     #[derive(Clone, Copy)]
     struct Pair {
         ticks: u64,
-        at: Instant,
+        at: Moment,
     }
 
     /// The last comparison of a thread.
@@ -57,11 +105,11 @@ mod counter {
     }
 
     #[inline]
-    pub(super) fn now() -> Instant {
+    pub(super) fn now() -> Moment {
         if let Some(anchor) = ANCHOR.get() {
             let passed = ticks().wrapping_sub(anchor.pair.ticks);
             if passed < anchor.ticks {
-                return anchor.pair.at + Duration::from_nanos((passed * anchor.rate) >> 32);
+                return anchor.pair.at.after_ns((passed * anchor.rate) >> 32);
             }
         }
         compare()
@@ -69,10 +117,10 @@ mod counter {
 
     /// Asks the clock, and compares.
     #[cold]
-    fn compare() -> Instant {
+    fn compare() -> Moment {
         let pair = Pair {
             ticks: ticks(),
-            at: Instant::now(),
+            at: Moment::of(Instant::now()),
         };
         ANCHOR.set(first().and_then(|first| anchor(first, pair)));
         pair.at
@@ -84,14 +132,14 @@ mod counter {
         *FIRST.get_or_init(|| {
             is_constant().then(|| Pair {
                 ticks: ticks(),
-                at: Instant::now(),
+                at: Moment::of(Instant::now()),
             })
         })
     }
 
     /// `None` while too little is known.
     fn anchor(first: Pair, pair: Pair) -> Option<Anchor> {
-        let passed = pair.at.duration_since(first.at);
+        let passed = pair.at.since(first.at);
         let ticks = pair.ticks.checked_sub(first.ticks)?;
         if passed < RATE_AFTER || ticks == 0 {
             return None;
@@ -123,6 +171,7 @@ mod counter {
             while begin.elapsed() < 3 * RATE_AFTER {
                 let (before, now, after) = (Instant::now(), now(), Instant::now());
                 let off = Duration::from_micros(20);
+                let now = now.instant().unwrap();
                 assert!(now + off >= before && now <= after + off);
             }
             if is_constant() {
@@ -133,16 +182,36 @@ mod counter {
 
         #[test]
         fn a_counter_that_makes_no_sense_is_not_used() {
-            let at = Instant::now();
+            let at = Moment::of(Instant::now());
             let first = Pair { ticks: 1000, at };
             let later = |ticks| Pair {
                 ticks,
-                at: at + Duration::from_secs(1),
+                at: at.after_ns(1_000_000_000),
             };
             assert!(anchor(first, later(1000)).is_none(), "stands still");
             assert!(anchor(first, later(999)).is_none(), "runs backwards");
             assert!(anchor(first, later(2000)).is_none(), "is too slow");
             assert!(anchor(first, later(3_000_000_000)).is_some());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_instants_in_one_number() {
+        let start = Moment::now().instant().unwrap();
+        let later = start + Duration::from_nanos(1_234_567_891);
+        assert_eq!(Moment::of(later).instant(), Some(later));
+        assert_eq!(
+            Moment::of(later).since(Moment::of(start)),
+            later - start,
+            "to the nanosecond"
+        );
+        assert_eq!(Moment::of(start).ns_since(Moment::of(later)), 0);
+        assert_eq!(Moment::NEVER.instant(), None);
+        assert_eq!(Moment::of(start).after_ns(u64::MAX), Moment::NEVER);
     }
 }

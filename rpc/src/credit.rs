@@ -27,7 +27,9 @@
 //!   and nothing goes the other way, one control message returns them. Entries that control
 //!   messages used are returned by the next message of another kind, never by a control message
 //!   of their own: two idle ends would otherwise acknowledge each other for ever.
-//! * **I9** An entry counts as posted only after it has been posted again.
+//! * **I9** An entry counts as posted only after it has been posted again. Entries without memory are posted several at a time: some
+//!   are *late*. Whoever makes a request has none late that its answers could need, and windows are a few entries larger than the
+//!   slots need them, so that nobody waits for a late one.
 //!
 //! Where a direction has a receive [ring](crate::ring), its room is accounted for here as well: a
 //! message takes an entry and, in the ring, its length in granules. The same counter returns both,
@@ -49,6 +51,15 @@ pub const WINDOW_MIN: u32 = 4 * CONTROL_RESERVE;
 
 /// Largest window that can be agreed upon.
 pub const WINDOW_MAX: u32 = 4096;
+
+/// Entries of a window that may be posted again late, together with others.
+const fn late_share(window: u32) -> u32 {
+    match window {
+        0..32 => 0,
+        32..128 => window / 8,
+        _ => 16,
+    }
+}
 
 /// What a message is to the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,12 +132,16 @@ pub struct Credits {
     sent: u64,
     promised: u32,
     control_sent: ControlInFlight,
+    /// Requests that may be sent without looking again: so many of the longest have entries and room.
+    clear: u32,
     /// The peer's ring.
     writer: Option<Writer>,
 
     window: u32,
     received: u64,
     posted: u64,
+    /// Ordinary messages that have been dealt with, and whose entries have not been posted again.
+    late: u32,
     owed: u32,
     /// Our ring.
     reader: Option<Reader>,
@@ -147,10 +162,12 @@ impl Credits {
             sent: 0,
             promised: 0,
             control_sent: ControlInFlight::default(),
+            clear: 0,
             writer: None,
             window,
             received: 0,
             posted: u64::from(window),
+            late: 0,
             owed: 0,
             reader: None,
         }
@@ -176,21 +193,55 @@ impl Credits {
     pub fn slots(requester_window: u32, responder_window: u32) -> u32 {
         let replies = requester_window.saturating_sub(CONTROL_RESERVE);
         // Twice the reserve: what is kept for control, and what control may be owed.
-        let requests = responder_window.saturating_sub(2 * CONTROL_RESERVE);
+        let kept = 2 * CONTROL_RESERVE + late_share(responder_window);
+        let requests = responder_window.saturating_sub(kept);
         replies.min(requests).max(1)
     }
 
+    /// How many entries may be late here, so that no message ever waits for one, when at most so many ordinary messages
+    /// can be on their way to this end at once. With 1, none is.
+    ///
+    /// More would do no harm but to make the peer wait at times.
+    pub fn late_most(&self, on_their_way: u32) -> u32 {
+        let entries = self.window.saturating_sub(2 * CONTROL_RESERVE);
+        let room = match &self.reader {
+            Some(reader) => u32::try_from(reader.answers()).unwrap_or(u32::MAX),
+            None => 1,
+        };
+        let spare = entries.min(room).saturating_sub(on_their_way);
+        late_share(self.window).min(spare).max(1)
+    }
+
     /// Entries of the peer that are known to be free.
+    #[inline]
     pub fn available(&self) -> u32 {
         // At most the peer's window, by the check in `received`.
         (self.told_by_peer - self.sent) as u32
     }
 
     /// Whether a message of this class may be sent now, however long it is.
+    #[inline]
     pub fn may_send(&self, class: Class) -> bool {
+        if class == Class::Request && self.clear > 0 {
+            debug_assert!(self.has_entry(class) && self.has_room(class));
+            return true;
+        }
         self.has_entry(class) && self.has_room(class)
     }
 
+    /// How many requests may be sent.
+    fn look_ahead(&self) -> u32 {
+        let kept = self.peer_slots + CONTROL_RESERVE;
+        let entries = self.available().saturating_sub(kept);
+        let Some(writer) = &self.writer else {
+            return entries;
+        };
+        let kept =
+            u64::from(self.peer_slots) * writer.max() + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
+        entries.min(writer.count_beside(kept))
+    }
+
+    #[inline]
     fn has_entry(&self, class: Class) -> bool {
         match class {
             Class::Request => self.available() > self.peer_slots + CONTROL_RESERVE,
@@ -206,6 +257,7 @@ impl Credits {
 
     /// Whether the peer's ring has room for the longest message of a class, beside what is kept for
     /// others.
+    #[inline]
     fn has_room(&self, class: Class) -> bool {
         let Some(writer) = &self.writer else {
             return true;
@@ -224,6 +276,7 @@ impl Credits {
     /// Accounts for a message of `len` bytes that is being posted.
     ///
     /// Call it only after [`may_send`](Self::may_send) said yes.
+    #[inline]
     pub fn send(&mut self, class: Class, len: usize) -> Sent {
         debug_assert!(self.may_send(class), "I1/I2: {class:?} without credit");
         debug_assert!(self.available() > 0, "I1: {class:?} without an entry");
@@ -239,11 +292,15 @@ impl Credits {
         }
         match class {
             Class::Request => {}
-            Class::Answer => self.promised -= 1,
+            Class::Answer => {
+                self.promised -= 1;
+                self.clear = 0;
+            }
             Class::Credit | Class::Control => {
                 let seq = self.sent;
                 self.control_sent
                     .push(seq, self.told_by_peer, self.peer_window);
+                self.clear = 0;
             }
         }
         self.sent += 1;
@@ -252,6 +309,12 @@ impl Credits {
             reader.told();
         }
         let offset = self.writer.as_mut().map(|writer| writer.place(len as u64));
+        if class == Class::Request {
+            self.clear = match self.clear {
+                0 => self.look_ahead(),
+                more => more - 1,
+            };
+        }
         Sent {
             counter: self.posted as u32,
             offset,
@@ -263,6 +326,7 @@ impl Credits {
     ///
     /// # Errors
     /// [`CreditError::Length`] when there can be none; then, or without a ring, nothing has changed.
+    #[inline]
     pub fn find(&mut self, len: u32) -> Result<u64, CreditError> {
         let len = u64::from(len);
         self.reader
@@ -275,6 +339,7 @@ impl Credits {
     ///
     /// # Errors
     /// [`CreditError`] when the peer cannot have said that; nothing has changed then.
+    #[inline]
     pub fn receive(&mut self, class: Class, counter: u32) -> Result<(), CreditError> {
         if self.received == self.posted {
             return Err(CreditError::Overrun);
@@ -296,6 +361,7 @@ impl Credits {
                 return Err(CreditError::NoReplyRoom);
             }
             self.promised += 1;
+            self.clear = 0;
         }
         if let Some(writer) = &mut self.writer {
             // At most as many as were sent and not released: checked above.
@@ -322,7 +388,53 @@ impl Credits {
         }
     }
 
+    /// Accounts for an ordinary message whose entry will be posted again later, together with others.
+    #[inline]
+    pub fn set_aside(&mut self) {
+        self.late += 1;
+        if let Some(reader) = &mut self.reader {
+            reader.set_aside();
+        }
+    }
+
+    /// Entries that are to be posted again.
+    #[inline]
+    pub fn late(&self) -> u32 {
+        self.late
+    }
+
+    /// Accounts for all of them having been posted again (I9).
+    #[inline]
+    pub fn reposted_late(&mut self) {
+        let late = std::mem::take(&mut self.late);
+        self.posted += u64::from(late);
+        self.owed += late;
+        debug_assert!(
+            self.posted <= self.received + u64::from(self.window),
+            "I9: more entries than the window"
+        );
+        if let Some(reader) = &mut self.reader {
+            reader.owe_aside();
+        }
+    }
+
+    /// Whether there are entries, and room in the ring, for so many unanswered requests although some entries are late (I2).
+    #[inline]
+    pub fn covers(&self, unanswered: u32) -> bool {
+        // Without late entries there is as much as was agreed upon.
+        self.late == 0 || self.covers_late(unanswered)
+    }
+
+    fn covers_late(&self, unanswered: u32) -> bool {
+        unanswered + self.late + CONTROL_RESERVE <= self.window
+            && self
+                .reader
+                .as_ref()
+                .is_none_or(|reader| reader.has_room_for(unanswered))
+    }
+
     /// Whether a control message should return credits, if one may be sent (I7).
+    #[inline]
     pub fn must_return(&self) -> bool {
         self.owed >= self.window / 2 || self.reader.as_ref().is_some_and(Reader::half_owed)
     }

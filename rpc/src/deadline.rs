@@ -1,5 +1,6 @@
 //! How long a caller is willing to wait.
 
+use crate::clock::Moment;
 use std::time::{Duration, Instant};
 
 /// The moment at which a caller stops waiting.
@@ -16,12 +17,12 @@ use std::time::{Duration, Instant};
 /// assert!(!Deadline::after_ms(60_000).is_past());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadline(Option<Instant>);
+pub struct Deadline(Moment);
 
 impl Deadline {
     /// Waits as long as the connection lives.
     pub const fn never() -> Deadline {
-        Deadline(None)
+        Deadline(Moment::NEVER)
     }
 
     /// This many milliseconds from now.
@@ -29,53 +30,67 @@ impl Deadline {
         Deadline::after(Duration::from_millis(milliseconds))
     }
 
-    /// This long from now; never, if that is beyond what the clock can say.
+    /// This long from now; never, if that is centuries away.
     pub fn after(duration: Duration) -> Deadline {
-        Deadline(Instant::now().checked_add(duration))
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Deadline(Moment::now().after_ns(ns))
     }
 
     /// At that moment.
-    pub const fn at(moment: Instant) -> Deadline {
-        Deadline(Some(moment))
+    pub fn at(moment: Instant) -> Deadline {
+        Deadline(Moment::of(moment))
     }
 
     /// The moment, unless it is never.
-    pub const fn instant(self) -> Option<Instant> {
-        self.0
+    pub fn instant(self) -> Option<Instant> {
+        self.0.instant()
     }
 
     /// Time left, zero when it has passed; `None` for never.
     pub fn remaining(self) -> Option<Duration> {
-        self.remaining_at(Instant::now())
+        self.remaining_at(Moment::now())
     }
 
     /// Whether it has passed.
     pub fn is_past(self) -> bool {
-        self.0.is_some_and(|at| at <= Instant::now())
+        self.is_past_at(Moment::now())
     }
 
-    pub(crate) fn remaining_at(self, now: Instant) -> Option<Duration> {
-        self.0.map(|at| at.saturating_duration_since(now))
+    pub(crate) fn is_never(self) -> bool {
+        self.0 == Moment::NEVER
     }
 
-    pub(crate) fn is_past_at(self, now: Instant) -> bool {
-        self.0.is_some_and(|at| at <= now)
+    pub(crate) fn moment(self) -> Moment {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn remaining_at(self, now: Moment) -> Option<Duration> {
+        (!self.is_never()).then(|| self.0.since(now))
+    }
+
+    #[inline]
+    pub(crate) fn is_past_at(self, now: Moment) -> bool {
+        self.0 <= now
     }
 
     /// As it travels: microseconds, at least 1, `u32::MAX` that or more, 0 never.
-    pub(crate) fn to_wire(self, now: Instant) -> u32 {
-        match self.remaining_at(now) {
-            None => 0,
-            Some(left) => u32::try_from(left.as_micros()).unwrap_or(u32::MAX).max(1),
+    #[inline]
+    pub(crate) fn to_wire(self, now: Moment) -> u32 {
+        if self.is_never() {
+            return 0;
         }
+        let left = self.0.ns_since(now) / 1000;
+        u32::try_from(left).unwrap_or(u32::MAX).max(1)
     }
 
     /// The reverse of [`to_wire`](Self::to_wire), on the clock of this end.
-    pub(crate) fn from_wire(remaining_us: u32, arrival: Instant) -> Deadline {
+    #[inline]
+    pub(crate) fn from_wire(remaining_us: u32, arrival: Moment) -> Deadline {
         match remaining_us {
             // More than an hour: as good as none, and unknown.
-            0 | u32::MAX => Deadline(None),
-            us => Deadline(arrival.checked_add(Duration::from_micros(u64::from(us)))),
+            0 | u32::MAX => Deadline::never(),
+            us => Deadline(arrival.after_ns(u64::from(us) * 1000)),
         }
     }
 }
@@ -86,7 +101,7 @@ mod tests {
 
     #[test]
     fn wire_form() {
-        let now = Instant::now();
+        let now = Moment::now();
         for (left, wire) in [
             (Duration::ZERO, 1),
             (Duration::from_nanos(1), 1),
@@ -94,14 +109,14 @@ mod tests {
             (Duration::from_secs(4000), 4_000_000_000),
             (Duration::from_secs(40_000), u32::MAX),
         ] {
-            let deadline = Deadline::at(now + left);
+            let deadline = Deadline(now.after_ns(left.as_nanos() as u64));
             assert_eq!(deadline.to_wire(now), wire);
         }
         assert_eq!(Deadline::never().to_wire(now), 0);
         assert_eq!(Deadline::from_wire(0, now), Deadline::never());
         assert_eq!(
             Deadline::from_wire(3000, now),
-            Deadline::at(now + Duration::from_millis(3))
+            Deadline(now.after_ns(3_000_000))
         );
     }
 

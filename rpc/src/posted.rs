@@ -13,7 +13,7 @@
 use crate::wire::SlotId;
 use mempool::{Buf, Segment, SgList};
 use std::sync::Arc;
-use verbs::{Contiguous, Gather, LKey, Scatter, Sge, SgeList, StoredAs};
+use verbs::{Gather, LKey, Scatter, Sge, SgeList, StoredAs};
 
 /// Segments of a message behind its header.
 #[derive(Debug, Default)]
@@ -82,34 +82,14 @@ pub(crate) struct Message {
     pub owner: Option<SlotId>,
 }
 
-/// A receive entry.
+/// A receive entry without memory: the message is in the receive ring.
 #[derive(Debug)]
-pub(crate) enum Entry {
-    /// Memory for a message that is sent.
-    Memory(Buf),
-    /// No memory: the message is in the receive ring.
-    Ring,
-}
+pub(crate) struct NoMemory;
 
-// SAFETY: a `Buf` keeps the contract by itself, moved or forgotten; without one no memory is named.
-unsafe impl Scatter for Entry {
-    #[inline]
-    fn scatter(&mut self, out: &mut SgeList) {
-        match self {
-            Entry::Memory(buf) => buf.scatter(out),
-            Entry::Ring => {}
-        }
-    }
-}
-
-impl Contiguous for Entry {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Entry::Memory(buf) => buf.bytes(),
-            Entry::Ring => &[],
-        }
-    }
+// SAFETY: no memory is named.
+unsafe impl Scatter for NoMemory {
+    #[inline(always)]
+    fn scatter(&mut self, _: &mut SgeList) {}
 }
 
 /// A buffer that READs fill in parts.
@@ -184,10 +164,15 @@ unsafe impl Scatter for Read {
 }
 
 /// An entry of the send queue.
+///
+/// Two words, whatever it is: what has just been put together and is then moved costs the processor more than all the rest of a small
+/// message.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    Message(Message),
-    Read(Read),
+    Message(Box<Message>),
+    /// A small message, which was copied while it was posted.
+    Copied,
+    Read(Box<Read>),
 }
 
 // SAFETY: header and segments each keep `Gather`'s contract: owned, not moved in memory, and not
@@ -217,6 +202,6 @@ fn gather_segment(segment: &Segment, out: &mut SgeList) {
 // SAFETY: the stored value is the slice itself.
 unsafe impl StoredAs<Posted> for Read {
     fn store(self) -> Posted {
-        Posted::Read(self)
+        Posted::Read(Box::new(self))
     }
 }

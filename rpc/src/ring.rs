@@ -18,7 +18,6 @@
 //! contains the ring's end at most once.
 
 use crate::credit::CONTROL_RESERVE;
-use std::collections::VecDeque;
 
 /// What messages are rounded up to, in bytes.
 pub const GRANULE: u64 = 64;
@@ -71,32 +70,42 @@ pub struct Place {
 pub struct Cursor {
     size: u64,
     at: u64,
+    /// `at` modulo the size, carried along: a division takes longer than all the rest.
+    offset: u64,
 }
 
 impl Cursor {
     fn new(size: u64) -> Cursor {
         debug_assert!(size > 0 && size.is_multiple_of(GRANULE));
-        Cursor { size, at: 0 }
+        Cursor {
+            size,
+            at: 0,
+            offset: 0,
+        }
     }
 
     /// Places a message of `len` bytes, which is at most the ring's size, and moves behind it.
+    #[inline]
     pub fn place(&mut self, len: u64) -> Place {
         let span = span(len);
         debug_assert!(span <= self.size);
-        let offset = self.at % self.size;
-        let left = self.size - offset;
+        let left = self.size - self.offset;
         let (offset, taken) = if span <= left {
-            (offset, span)
+            (self.offset, span)
         } else {
             (0, left + span)
         };
         self.at += taken;
+        let next = offset + span;
+        self.offset = if next == self.size { 0 } else { next };
+        debug_assert_eq!(self.offset, self.at % self.size);
         Place { offset, taken }
     }
 
     /// Where the ring ends next.
+    #[inline]
     fn end(&self) -> u64 {
-        (self.at / self.size + 1) * self.size
+        self.at - self.offset + self.size
     }
 }
 
@@ -106,8 +115,11 @@ pub struct Writer {
     cursor: Cursor,
     max: u64,
     released: u64,
-    /// Ends of the messages that have not been released, oldest first.
-    ends: VecDeque<u64>,
+    /// Where messages end, by their number modulo the length, which is a power of two.
+    ends: Box<[u64]>,
+    /// Messages written, and released, since the start.
+    written: u64,
+    returned: u64,
 }
 
 impl Writer {
@@ -118,23 +130,38 @@ impl Writer {
             cursor: Cursor::new(size),
             max: span(max),
             released: 0,
-            ends: VecDeque::with_capacity(window as usize),
+            ends: vec![0; (window as usize).next_power_of_two()].into(),
+            written: 0,
+            returned: 0,
         }
     }
 
+    /// Where the message of this number ends; it has been written, and not long ago.
+    #[inline]
+    fn end_of(&self, number: u64) -> u64 {
+        self.ends[number as usize & (self.ends.len() - 1)]
+    }
+
     /// Room that the longest message takes.
+    #[inline]
     pub fn max(&self) -> u64 {
         self.max
     }
 
     /// Whether messages that take so much together fit, in whatever order and length, once the
     /// oldest `more` of those in the ring have been released.
+    #[inline]
     pub fn fits_after(&self, more: u32, total: u64) -> bool {
-        let released = match (more as usize).checked_sub(1) {
-            Some(last) => self.ends.get(last).copied().unwrap_or(self.cursor.at),
-            None => self.released,
+        let more = u64::from(more).min(self.written - self.returned);
+        let released = match more {
+            0 => self.released,
+            _ => self.end_of(self.returned + more - 1),
         };
         let limit = released + self.cursor.size;
+        // Room for any skip: no need to see whether there is one.
+        if total + self.max <= limit - self.cursor.at {
+            return true;
+        }
         let skip = if total > 0 && self.cursor.end() < limit {
             self.max - GRANULE
         } else {
@@ -143,12 +170,21 @@ impl Writer {
         total + skip <= limit - self.cursor.at
     }
 
+    /// How many of the longest messages fit, beside messages that take so much together.
+    pub fn count_beside(&self, kept: u64) -> u32 {
+        let left = self.released + self.cursor.size - self.cursor.at;
+        let skip = self.max - GRANULE;
+        u32::try_from(left.saturating_sub(kept + skip) / self.max).unwrap_or(u32::MAX)
+    }
+
     /// Whether messages that take so much together fit, in whatever order and length.
+    #[inline]
     pub fn fits(&self, total: u64) -> bool {
         self.fits_after(0, total)
     }
 
     /// Places a message: the offset to write it to.
+    #[inline]
     pub fn place(&mut self, len: u64) -> u64 {
         debug_assert!(span(len) <= self.max, "a message longer than agreed");
         let place = self.cursor.place(len);
@@ -156,20 +192,30 @@ impl Writer {
             self.cursor.at - self.released <= self.cursor.size,
             "I1: written over what the peer has not released"
         );
-        self.ends.push_back(self.cursor.at);
+        debug_assert!(
+            self.written - self.returned < self.ends.len() as u64,
+            "I1: more messages than entries"
+        );
+        let at = self.written as usize & (self.ends.len() - 1);
+        self.ends[at] = self.cursor.at;
+        self.written += 1;
         place.offset
     }
 
     /// The peer has released the oldest `messages`.
+    #[inline]
     pub fn release(&mut self, messages: u32) {
-        for _ in 0..messages {
-            // Not more than there are: the credit counter has been checked.
-            let Some(end) = self.ends.pop_front() else {
-                debug_assert!(false, "released more than was written");
-                return;
-            };
-            self.released = end;
+        if messages == 0 {
+            return;
         }
+        // Not more than there are: the credit counter has been checked.
+        let in_it = self.written - self.returned;
+        debug_assert!(
+            u64::from(messages) <= in_it,
+            "released more than was written"
+        );
+        self.returned += u64::from(messages).min(in_it);
+        self.released = self.end_of(self.returned.wrapping_sub(1));
     }
 }
 
@@ -178,8 +224,10 @@ impl Writer {
 pub struct Reader {
     cursor: Cursor,
     max: u64,
-    /// Room of messages that have been found and not returned.
+    /// Room of the message that has been found and not returned.
     taken: u64,
+    /// Room of messages whose entries are late, see [`set_aside`](Self::set_aside).
+    aside: u64,
     /// Room that is owed to the peer.
     owed: u64,
 }
@@ -192,12 +240,14 @@ impl Reader {
             cursor: Cursor::new(size),
             max,
             taken: 0,
+            aside: 0,
             owed: 0,
         }
     }
 
     /// Where the next message begins, which is `len` bytes long as its completion says; `None` if
     /// none can be.
+    #[inline]
     pub fn find(&mut self, len: u64) -> Option<u64> {
         if len == 0 || len > self.max {
             return None;
@@ -208,6 +258,7 @@ impl Reader {
     }
 
     /// What was found has been copied out; `owe` says whether its room counts as owed.
+    #[inline]
     pub fn copied(&mut self, owe: bool) {
         let taken = std::mem::take(&mut self.taken);
         if owe {
@@ -215,12 +266,39 @@ impl Reader {
         }
     }
 
+    /// What was found has been copied out, and is to be owed later, with [`owe_aside`](Self::owe_aside).
+    #[inline]
+    pub fn set_aside(&mut self) {
+        self.aside += std::mem::take(&mut self.taken);
+    }
+
+    /// What was set aside is owed from now on.
+    #[inline]
+    pub fn owe_aside(&mut self) {
+        self.owed += std::mem::take(&mut self.aside);
+    }
+
+    /// Whether so many answers of the longest kind fit beside what is set aside, one skip and the control messages.
+    #[inline]
+    pub fn has_room_for(&self, answers: u32) -> bool {
+        let longest = span(self.max);
+        let rest = (longest - GRANULE) + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
+        u64::from(answers) * longest + self.aside + rest <= self.cursor.size
+    }
+
+    /// How many of the longest messages can be in it at once, see [`answers`].
+    pub fn answers(&self) -> u64 {
+        answers(self.cursor.size, self.max)
+    }
+
     /// The peer is being told of all that was copied.
+    #[inline]
     pub fn told(&mut self) {
         self.owed = 0;
     }
 
     /// Whether half of the ring is owed.
+    #[inline]
     pub fn half_owed(&self) -> bool {
         self.owed >= self.cursor.size / 2
     }
@@ -230,6 +308,7 @@ impl Reader {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     /// A ring with every granule's owner written down: the message that lies there.
     struct Model {
@@ -290,7 +369,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), any::<u16>()), 0..600),
         ) {
             let size = size_min(max) + extra * GRANULE;
-            let mut writer = Writer::new(size, max, 64);
+            let mut writer = Writer::new(size, max, 1024);
             let mut reader = Reader::new(size, max);
             let mut model = Model { cells: vec![None; (size / GRANULE) as usize] };
             let mut wire = VecDeque::new();
@@ -309,7 +388,7 @@ mod tests {
                     reader.copied(true);
                     writer.release(1);
                 }
-                prop_assert_eq!(writer.ends.len(), wire.len());
+                prop_assert_eq!(writer.written - writer.returned, wire.len() as u64);
             }
             // Empty again, everything fits that may be kept free for.
             while let Some((len, message)) = wire.pop_front() {
@@ -335,7 +414,7 @@ mod tests {
                     writer.place(len);
                 }
             }
-            let release = release.min(writer.ends.len()) as u32;
+            let release = (release as u64).min(writer.written - writer.returned) as u32;
             let lens: Vec<u64> = after.iter().map(|&n| u64::from(n) % max + 1).collect();
             let total: u64 = lens.iter().map(|&len| span(len)).sum();
             let fits = writer.fits_after(release, total);

@@ -82,6 +82,7 @@ impl SlotTable {
     }
 
     /// Slots in use, zombies included.
+    #[inline]
     pub fn in_use(&self) -> u32 {
         (self.slots.len() - self.free.len()) as u32
     }
@@ -92,19 +93,32 @@ impl SlotTable {
     }
 
     /// Whether [`acquire`](Self::acquire) would give one.
+    #[inline]
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// Takes a free slot, the one used last first: its memory is warm.
+    #[inline]
     pub fn acquire(&mut self) -> Option<SlotId> {
+        self.acquire_as(false)
+    }
+
+    /// As [`acquire`](Self::acquire), for a request of which nothing is in the hands of the local device once it is posted.
+    #[inline]
+    pub fn acquire_sent(&mut self) -> Option<SlotId> {
+        self.acquire_as(true)
+    }
+
+    #[inline]
+    fn acquire_as(&mut self, local: bool) -> Option<SlotId> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[index as usize];
         debug_assert!(!slot.busy);
         *slot = Slot {
             generation: slot.generation.wrapping_add(1),
             busy: true,
-            local: false,
+            local,
             answer_seen: false,
             answered: false,
             zombie: false,
@@ -115,6 +129,7 @@ impl SlotTable {
         })
     }
 
+    #[inline]
     fn get(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
         let slot = self
             .slots
@@ -145,6 +160,7 @@ impl SlotTable {
     ///
     /// # Errors
     /// [`SlotError`] when it is not in use.
+    #[inline]
     pub fn local_done(&mut self, id: SlotId) -> Result<bool, SlotError> {
         self.get(id)?.local = true;
         Ok(self.release_if_done(id.index))
@@ -155,6 +171,7 @@ impl SlotTable {
     ///
     /// # Errors
     /// [`SlotError`] when the slot is not waiting for one: the peer broke the rules.
+    #[inline]
     pub fn answer(&mut self, id: SlotId) -> Result<(), SlotError> {
         let slot = self.get(id)?;
         if slot.answer_seen {
@@ -164,10 +181,21 @@ impl SlotTable {
         Ok(())
     }
 
+    /// Notes that an answer of this generation has arrived, and left nothing with the peer. True if this frees the slot.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    #[inline]
+    pub fn answer_whole(&mut self, id: SlotId) -> Result<bool, SlotError> {
+        self.answer(id)?;
+        self.fetched(id)
+    }
+
     /// Notes that the answer has been fetched whole. True if this frees the slot.
     ///
     /// # Errors
     /// [`SlotError`] when the slot has not been answered.
+    #[inline]
     pub fn fetched(&mut self, id: SlotId) -> Result<bool, SlotError> {
         let slot = self.get(id)?;
         if !slot.answer_seen {
@@ -210,6 +238,7 @@ impl SlotTable {
             .is_some_and(|slot| slot.busy && slot.generation == id.generation && slot.zombie)
     }
 
+    #[inline]
     fn release_if_done(&mut self, index: u32) -> bool {
         let slot = self.slots[index as usize];
         let done = slot.local && slot.answered;
@@ -219,6 +248,7 @@ impl SlotTable {
         done
     }
 
+    #[inline]
     fn release(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         debug_assert!(slot.busy);

@@ -8,9 +8,10 @@
 //!
 //! The first two phases are bounded, so an idle thread costs no CPU.
 
+use crate::clock::Moment;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a thread that waits keeps looking before it sleeps.
 ///
@@ -47,9 +48,9 @@ pub(crate) enum Next {
     /// Poll again.
     Poll,
     /// Poll again; some time has passed, so look at clocks and sockets as well.
-    Look(Instant),
+    Look(Moment),
     /// Go to sleep.
-    Sleep(Instant),
+    Sleep(Moment),
 }
 
 /// Carries waits through their phases, and learns from them.
@@ -61,7 +62,7 @@ pub(crate) enum Next {
 pub(crate) struct Waiter {
     policy: Waiting,
     polls: u32,
-    since: Option<Instant>,
+    since: Option<Moment>,
     /// How long the core was gone, if the last empty poll ended with a yield.
     yielded: Option<Duration>,
     eager: bool,
@@ -110,9 +111,9 @@ impl Waiter {
 
     #[cold]
     fn look(&mut self) -> Next {
-        let now = Instant::now();
+        let now = Moment::now();
         let since = *self.since.get_or_insert(now);
-        let waited = now.duration_since(since);
+        let waited = now.since(since);
         self.yielded = None;
         if waited < self.policy.spin && !self.eager {
             self.polls = 0;
@@ -122,8 +123,8 @@ impl Waiter {
             return Next::Sleep(now);
         }
         std::thread::yield_now();
-        let after = Instant::now();
-        let gone = after.duration_since(now);
+        let after = Moment::now();
+        let gone = after.since(now);
         self.yielded = Some(gone);
         self.eager &= gone >= SWITCHED;
         Next::Look(after)
@@ -228,14 +229,14 @@ mod tests {
     #[test]
     fn an_idle_waiter_goes_to_sleep_in_bounded_time() {
         let mut waiter = Waiter::new(Waiting::default());
-        let start = Instant::now();
+        let start = Moment::now();
         let mut looks = 0;
         loop {
             match waiter.idle() {
                 Next::Poll => {}
                 Next::Look(_) => looks += 1,
                 Next::Sleep(now) => {
-                    assert!(now.duration_since(start) >= Duration::from_micros(100));
+                    assert!(now.since(start) >= Duration::from_micros(100));
                     break;
                 }
             }

@@ -21,7 +21,7 @@ fn every_size_comes_back() {
             assert_eq!(reply.len(), len);
             assert!(reply.bytes() == bytes, "{len} bytes differ");
             assert_eq!(reply.head(), &bytes[..len.min(inline)]);
-            let buf = reply.into_buf().unwrap();
+            let buf = reply.into_buf(client.pool()).unwrap();
             assert!(buf[..] == bytes);
         }
         let stats = client.stats();

@@ -1,8 +1,10 @@
 //! Connecting to a server.
 
-use super::call::{Flight, Unreleased};
+use super::calls::Calls;
+use super::flight::{Flight, Unreleased};
 use super::stats::Recorder;
 use super::{Client, Options};
+use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::{CONTROL_RESERVE, WINDOW_MAX, WINDOW_MIN};
 use crate::error::ConnectError;
@@ -15,7 +17,6 @@ use crate::setup;
 use crate::slot::SlotTable;
 use crate::wait::{Waiter, Waiting};
 use mempool::Pool;
-use slab::Slab;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -211,7 +212,7 @@ impl ClientBuilder {
             flights: std::iter::repeat_with(Flight::default)
                 .take(terms.slots as usize)
                 .collect(),
-            calls: Slab::with_capacity(terms.slots as usize),
+            calls: Calls::with_capacity(terms.slots as usize),
             transfers: Vec::new(),
             freed: Vec::with_capacity(terms.slots as usize),
             unreleased: Unreleased::new(terms.slots),
@@ -227,7 +228,8 @@ impl ClientBuilder {
                 zombies_max,
             },
             recorder: Recorder::new(terms.inline_limit),
-            control_checked: Instant::now(),
+            control_checked: Moment::now(),
+            arrived: None,
         })
     }
 }

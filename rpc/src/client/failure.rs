@@ -5,39 +5,36 @@
 //! the connection ends, the queue pair is destroyed first; then everything that belongs to slots
 //! is freed, and every call gets its error.
 
-use super::call::Flight;
+use super::flight::Flight;
 use super::{Client, Reply};
+use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::handshake::Goodbye;
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Client {
     /// The outcome of a call, if there is one; the call is then over.
     pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Reply, CallError>> {
-        let outcome = self.calls.get_mut(key)?.outcome.take()?;
-        self.calls.remove(key);
-        Some(outcome)
+        let limit = self.recorder.inline_limit;
+        self.calls.take(key, limit, &self.pool)
     }
 
     pub(super) fn has_outcome(&self, key: usize) -> bool {
-        self.calls
-            .get(key)
-            .is_none_or(|call| call.outcome.is_some())
+        self.calls.has_outcome(key)
     }
 
     /// Nobody waits any longer for a call without an outcome.
     pub(super) fn expire(&mut self, key: usize) {
-        let Some(call) = self.calls.try_remove(key) else {
+        let Some(slot) = self.calls.forget(key) else {
             return;
         };
         self.recorder.expired += 1;
-        let index = call.slot.index as usize;
+        let index = slot.index as usize;
         self.flights[index].deadline = None;
         self.detach(index);
         // It is in use: the call had no outcome.
-        let _ = self.slots.abandon(call.slot);
+        let _ = self.slots.abandon(slot);
         self.check_zombies();
     }
 
@@ -48,10 +45,8 @@ impl Client {
         }
         let keys = std::mem::take(&mut *self.dropped.borrow_mut());
         for key in keys {
-            if let Some(call) = self.calls.try_remove(key)
-                && call.outcome.is_none()
-            {
-                self.detach(call.slot.index as usize);
+            if let Some(slot) = self.calls.forget(key) {
+                self.detach(slot.index as usize);
             }
         }
         self.settle();
@@ -76,7 +71,7 @@ impl Client {
     }
 
     /// Slots whose callers dropped their pending calls count as zombies once their time is over.
-    pub(super) fn sweep(&mut self, now: Instant) {
+    pub(super) fn sweep(&mut self, now: Moment) {
         let mut found = false;
         for (index, flight) in self.flights.iter_mut().enumerate() {
             if flight.call.is_none()
@@ -97,7 +92,7 @@ impl Client {
         let dropped = self.flights.iter().filter(|flight| flight.call.is_none());
         dropped
             .filter_map(|flight| flight.deadline)
-            .min_by_key(|deadline| deadline.instant())
+            .min_by_key(|deadline| deadline.moment())
     }
 
     fn check_zombies(&mut self) {
@@ -119,13 +114,12 @@ impl Client {
         let lost = Arc::new(lost);
         self.lost = Some(Arc::clone(&lost));
         self.close(link);
-        for (_, call) in &mut self.calls {
-            if call.outcome.is_none() {
-                self.recorder.failed += 1;
-                let cause = Arc::clone(&lost);
-                call.outcome = Some(Err(CallError::MaybeExecuted { cause }));
-            }
-        }
+        let failed = &mut self.recorder.failed;
+        self.calls.end_all(|| {
+            *failed += 1;
+            let cause = Arc::clone(&lost);
+            CallError::MaybeExecuted { cause }
+        });
     }
 
     /// The queue pair first, then the memory.

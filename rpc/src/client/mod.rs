@@ -6,11 +6,13 @@
 //! client has no thread of its own.
 
 mod builder;
-mod call;
+mod calls;
 mod failure;
+mod flight;
 mod pending;
 mod progress;
 mod reply;
+mod small;
 mod stats;
 mod submit;
 mod waiting;
@@ -20,6 +22,7 @@ pub use pending::Pending;
 pub use reply::Reply;
 pub use stats::ClientStats;
 
+use crate::clock::Moment;
 use crate::control::Control;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
@@ -30,14 +33,13 @@ use crate::payload::Payload;
 use crate::slot::SlotTable;
 use crate::wait::Waiter;
 use crate::wire::SlotId;
-use call::{Call, Flight, Unreleased};
+use calls::Calls;
+use flight::{Flight, Unreleased};
 use mempool::{Buf, Pool};
-use slab::Slab;
 use stats::Recorder;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 use verbs::{Channel, Cq, WcBatch};
 
 /// A connection to a server.
@@ -69,7 +71,7 @@ pub struct Client {
 
     slots: SlotTable,
     flights: Vec<Flight>,
-    calls: Slab<Call>,
+    calls: Calls,
     /// Slots with READs to post.
     transfers: Vec<SlotId>,
     /// Slots that have become free, for `settle`.
@@ -80,13 +82,15 @@ pub struct Client {
     pool: Pool,
     pd: verbs::Pd,
     batch: WcBatch,
+    /// When the messages at hand were taken from the completion queue, once somebody has asked.
+    arrived: Option<Moment>,
     cq: Cq,
     channel: Channel,
 
     options: Options,
     waiter: Waiter,
     recorder: Recorder,
-    control_checked: Instant,
+    control_checked: Moment,
 }
 
 #[derive(Debug, Clone, Copy)]

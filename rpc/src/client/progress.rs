@@ -1,18 +1,17 @@
 //! Taking in completions and answers.
 
 use super::Client;
-use super::call::Answer;
+use super::flight::Answer;
 use super::reply::{Bytes, Reply};
-use crate::clock;
+use crate::clock::Moment;
 use crate::credit::Class;
 use crate::error::{Buffers, CallError, Lost, Violation};
-use crate::link::Arrived;
+use crate::link::Sent;
 use crate::names::Code;
 use crate::outgoing::header_buf;
-use crate::posted::{Body, Posted};
+use crate::posted::Body;
 use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, encode_release};
-use std::time::Instant;
 use verbs::Completion;
 
 /// Once the server holds so much for us, it is told that we have it, without waiting for the next
@@ -60,6 +59,7 @@ impl Client {
                 left -= 1;
             }
         }
+        self.arrived = None;
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion)?;
         }
@@ -81,23 +81,24 @@ impl Client {
             return Ok(());
         };
         if completion.queue() == link.recv_id() {
-            return match link.received(completion)? {
-                Some(received) => self.message(received),
-                None => Ok(()),
+            return if link.received(completion)? {
+                self.message()
+            } else {
+                Ok(())
             };
         }
         let (slots, flights, freed) = (&mut self.slots, &mut self.flights, &mut self.freed);
-        link.sent(completion, |posted| {
-            match posted {
-                Posted::Message(message) => {
-                    if let Some(slot) = message.owner {
-                        flights[slot.index as usize].sent = message.body;
+        link.sent(completion, |sent| {
+            match sent {
+                Sent::Message(owner, body) => {
+                    if let Some(slot) = owner {
+                        flights[slot.index as usize].sent = body;
                         if slots.local_done(slot)? {
                             freed.push(slot);
                         }
                     }
                 }
-                Posted::Read(read) => {
+                Sent::Read(read) => {
                     let slot = read.slot;
                     // The slice goes first: it keeps the buffer busy.
                     drop(read);
@@ -113,25 +114,22 @@ impl Client {
         })
     }
 
-    fn message(&mut self, received: Arrived) -> Result<(), Lost> {
-        let bytes = received.bytes();
-        let header = Header::decode(bytes)?;
+    /// Takes in the message at hand.
+    fn message(&mut self) -> Result<(), Lost> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        let mut header = Header::new(Kind::Credit);
+        header.read(link.message())?;
         let class = match header.kind {
             Kind::Reply | Kind::Error | Kind::NotStarted => Class::Answer,
             Kind::Credit => Class::Credit,
             Kind::Request | Kind::Release => return Err(Violation::Kind.into()),
         };
-        let Some(link) = &mut self.link else {
-            return Ok(());
-        };
         link.account(class, header.credit)?;
-        let whole = match class {
-            Class::Answer => self.answer(&header, bytes)?,
-            _ => false,
-        };
-        // The entry returns before another call is begun beside this one, see `start`: its request tells so (I9).
+        let whole = class == Class::Answer && !self.end_small(&header)? && self.answer(&header)?;
         if let Some(link) = &mut self.link {
-            link.repost_later(received, class)?;
+            link.repost(class)?;
         }
         if whole && self.slots.fetched(header.slot)? {
             self.freed.push(header.slot);
@@ -140,7 +138,7 @@ impl Client {
     }
 
     /// Takes an answer in; true if nothing of it has to be fetched any more.
-    fn answer(&mut self, header: &Header, bytes: &[u8]) -> Result<bool, Lost> {
+    fn answer(&mut self, header: &Header) -> Result<bool, Lost> {
         self.slots.answer(header.slot)?;
         let Some(link) = &self.link else {
             return Ok(true);
@@ -150,7 +148,8 @@ impl Client {
             let len = header.body_len;
             return Err(Violation::TooLarge { len, most }.into());
         }
-        let inline = &bytes[header.inline_start()..];
+        let bytes = link.message();
+        let inline = bytes.get(header.inline_start()..).unwrap_or_default();
         let flight = &mut self.flights[header.slot.index as usize];
         if header.pieces > 0 {
             if header.kind != Kind::Reply {
@@ -255,13 +254,13 @@ impl Client {
         if self.freed.is_empty() {
             return;
         }
-        let now = clock::now();
+        let now = Moment::now();
         while let Some(slot) = self.freed.pop() {
             self.end(slot, now);
         }
     }
 
-    fn end(&mut self, slot: SlotId, now: Instant) {
+    fn end(&mut self, slot: SlotId, now: Moment) {
         let flight = std::mem::take(&mut self.flights[slot.index as usize]);
         if flight.leased > 0 {
             // Only now is the reply here: the server may let go of it.
@@ -270,7 +269,7 @@ impl Client {
         let Some(key) = flight.call else {
             return;
         };
-        let Some(call) = self.calls.get_mut(key) else {
+        let Some(started) = self.calls.get(key).map(|call| call.started) else {
             return;
         };
         let held = !flight.held.is_nothing() || !matches!(flight.sent, Body::Empty);
@@ -321,11 +320,11 @@ impl Client {
         match &outcome {
             Ok(reply) => {
                 self.recorder.bytes_received += reply.len() as u64;
-                self.recorder.latency.record(now - call.started);
+                self.recorder.latency.record(now.ns_since(started));
             }
             Err(_) => self.recorder.failed += 1,
         }
-        call.outcome = Some(outcome);
+        self.calls.end(key, outcome);
     }
 
     /// Tells the server, before going to sleep, which replies it need not keep.

@@ -11,26 +11,38 @@ pub struct Reply {
     buffers: Buffers,
 }
 
+/// Bytes that a reply keeps in itself: to allocate would take longer than to move them.
+pub(super) const HERE: usize = 80;
+
+/// Aligned, so that moving them reads what was written as it was written.
+#[repr(align(16))]
+pub(super) struct Aligned([u8; HERE]);
+
 /// Where the bytes of a reply are.
 pub(super) enum Bytes {
     Empty,
+    /// So few that they are right here.
+    Here(u8, Aligned),
     /// In a buffer of the pool.
     Buf(Buf),
     /// On the heap, because the pool had none left.
-    Heap(Box<[u8]>, Pool),
+    Heap(Box<[u8]>),
     /// In the destination that came with the call; so many.
     Destination(usize),
 }
 
 impl Bytes {
     /// Copies a small reply.
+    #[inline(always)]
     pub fn copy(bytes: &[u8], pool: &Pool) -> Bytes {
-        if bytes.is_empty() {
-            return Bytes::Empty;
+        if bytes.len() <= HERE {
+            let mut here = Aligned([0; HERE]);
+            here.0[..bytes.len()].copy_from_slice(bytes);
+            return Bytes::Here(bytes.len() as u8, here);
         }
         match pool.alloc_from_slice(bytes) {
             Ok(buf) => Bytes::Buf(buf),
-            Err(_) => Bytes::Heap(bytes.into(), pool.clone()),
+            Err(_) => Bytes::Heap(bytes.into()),
         }
     }
 }
@@ -44,12 +56,23 @@ impl Reply {
         }
     }
 
+    /// A copy of a small reply, for which nothing is held.
+    #[inline(always)]
+    pub(super) fn copied(bytes: &[u8], inline_limit: u32, pool: &Pool) -> Reply {
+        Reply {
+            bytes: Bytes::copy(bytes, pool),
+            inline_limit,
+            buffers: Buffers::default(),
+        }
+    }
+
     /// Length of the reply in bytes, also when it is in the caller's destination.
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Empty => 0,
+            Bytes::Here(len, _) => (*len).into(),
             Bytes::Buf(buf) => buf.len(),
-            Bytes::Heap(bytes, _) => bytes.len(),
+            Bytes::Heap(bytes) => bytes.len(),
             Bytes::Destination(len) => *len,
         }
     }
@@ -63,8 +86,9 @@ impl Reply {
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],
+            Bytes::Here(len, bytes) => &bytes.0[..usize::from(*len)],
             Bytes::Buf(buf) => buf,
-            Bytes::Heap(bytes, _) => bytes,
+            Bytes::Heap(bytes) => bytes,
         }
     }
 
@@ -74,17 +98,16 @@ impl Reply {
         &bytes[..bytes.len().min(self.inline_limit as usize)]
     }
 
-    /// The bytes as a buffer of the pool.
-    ///
-    /// No copy is made, except of a small reply that arrived while the pool had no memory.
+    /// The bytes as a buffer of a pool, usually of [`Client::pool`](crate::Client::pool): large ones as they are, small ones copied.
     ///
     /// # Errors
-    /// When in that case it still has none.
-    pub fn into_buf(self) -> Result<Buf, AllocError> {
+    /// When the pool has no memory for the copy.
+    pub fn into_buf(self, pool: &Pool) -> Result<Buf, AllocError> {
         match self.bytes {
             Bytes::Empty | Bytes::Destination(_) => Ok(Buf::default()),
             Bytes::Buf(buf) => Ok(buf),
-            Bytes::Heap(bytes, pool) => pool.alloc_from_slice(&bytes),
+            Bytes::Here(len, bytes) => pool.alloc_from_slice(&bytes.0[..usize::from(len)]),
+            Bytes::Heap(bytes) => pool.alloc_from_slice(&bytes),
         }
     }
 

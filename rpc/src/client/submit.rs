@@ -1,8 +1,8 @@
 //! Sending a request.
 
 use super::Client;
-use super::call::{Call, Flight};
-use crate::clock;
+use super::flight::Flight;
+use crate::clock::Moment;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
@@ -44,6 +44,18 @@ impl Client {
         destination: &mut Option<Buf>,
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
+        if destination.is_none()
+            && let Some(bytes) = payload.as_bytes()
+        {
+            match self.start_small(method, bytes, deadline) {
+                Ok(Some(key)) => return Ok(key),
+                Ok(None) => {}
+                Err(lost) => {
+                    self.fail(lost);
+                    return Err(Box::new((self.closed(), None)));
+                }
+            }
+        }
         let inline_limit = self.recorder.inline_limit;
         let copies = &mut self.recorder.copies;
         let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)
@@ -57,7 +69,7 @@ impl Client {
         if let Err(reason) = self.admit(deadline) {
             return Err(unsent(reason, outgoing));
         }
-        let now = clock::now();
+        let now = Moment::now();
         if deadline.is_past_at(now) {
             return Err(unsent(NotSentReason::Deadline, outgoing));
         }
@@ -90,15 +102,10 @@ impl Client {
         ready.describe(&mut header);
         // What was copied is the header's own: nobody waits for it to come back.
         let owner = (!ready.body.is_empty()).then_some(slot);
-        // The answer to the only call has an entry in any case; for others what is late must be told first (I2).
-        let settled = if self.slots.in_use() > 1 {
-            link.settle()
-        } else {
-            Ok(())
-        };
-        let posted = settled
+        let posted = link
+            .cover(self.slots.in_use())
             .and_then(|()| link.post(Class::Request, header, ready.header, ready.body, owner));
-        if let Err(lost) = posted.and_then(|()| link.settle()) {
+        if let Err(lost) = posted {
             let _ = self.slots.cancel(slot);
             self.fail(lost);
             return Err(Box::new((self.closed(), None)));
@@ -107,15 +114,10 @@ impl Client {
             // Cannot free the slot: it has not been answered.
             let _ = self.slots.local_done(slot);
         }
-        let key = self.calls.insert(Call {
-            started: now,
-            deadline,
-            slot,
-            outcome: None,
-        });
+        let key = self.calls.begin(now, deadline, slot);
         self.flights[slot.index as usize] = Flight {
             call: Some(key),
-            deadline: deadline.instant().is_some().then_some(deadline),
+            deadline: (!deadline.is_never()).then_some(deadline),
             held: ready.held,
             destination: destination.take(),
             ..Flight::default()

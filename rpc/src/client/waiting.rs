@@ -1,11 +1,12 @@
 //! Waiting for something to happen to the connection.
 
 use super::{Client, Reply};
+use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::wait::{Next, POLLS, sleep};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often the control connection is looked at while there is no time to sleep on it.
 const CONTROL_EVERY: Duration = Duration::from_micros(500);
@@ -45,7 +46,7 @@ impl Client {
                     return;
                 }
                 busy += 1;
-                if busy % BUSY_ROUNDS == 0 && self.look(deadline, Instant::now()) {
+                if busy % BUSY_ROUNDS == 0 && self.look(deadline, Moment::now()) {
                     return;
                 }
                 continue;
@@ -75,8 +76,8 @@ impl Client {
     }
 
     /// Looks at the clock and the control connection; true if the deadline has passed.
-    fn look(&mut self, deadline: Deadline, now: Instant) -> bool {
-        if now.duration_since(self.control_checked) >= CONTROL_EVERY {
+    fn look(&mut self, deadline: Deadline, now: Moment) -> bool {
+        if now.since(self.control_checked) >= CONTROL_EVERY {
             self.control_checked = now;
             self.check_control();
             self.sweep(now);
@@ -94,7 +95,7 @@ impl Client {
         }
     }
 
-    fn sleep(&mut self, deadline: Deadline, now: Instant) -> Result<(), Lost> {
+    fn sleep(&mut self, deadline: Deadline, now: Moment) -> Result<(), Lost> {
         self.release()?;
         self.cq.arm(false)?;
         // What came before the queue was armed wakes nobody.

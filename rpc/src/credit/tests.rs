@@ -31,6 +31,8 @@ struct End {
     slots: u32,
     want: u32,
     explicit: u64,
+    /// Most entries that are posted late, where they are without memory.
+    late_max: u32,
     /// What the next lengths are made of.
     seed: u32,
 }
@@ -47,6 +49,7 @@ impl End {
             slots,
             want,
             explicit: 0,
+            late_max: 1,
             seed: window ^ (want << 7) ^ 0x9e37_79b9,
         }
     }
@@ -90,7 +93,13 @@ impl End {
     }
 
     fn request(&mut self, peer: &mut End) -> bool {
-        if self.want == 0 || self.unanswered == self.slots || !self.send(Class::Request, peer) {
+        if self.want == 0 || self.unanswered == self.slots {
+            return false;
+        }
+        if !self.credits.covers(self.unanswered + 1) {
+            self.post_late();
+        }
+        if !self.send(Class::Request, peer) {
             return false;
         }
         self.want -= 1;
@@ -119,9 +128,17 @@ impl End {
             .receive(message.class, message.counter)
             .expect("an honest peer");
         if message.offset.is_some() {
-            // Copied out: the entry is posted again at once, in order.
-            self.posted += 1;
-            self.credits.reposted(message.class);
+            // Copied out: the entry is posted again at once, or with others, in order.
+            if message.class.is_control() {
+                self.post_late();
+                self.posted += 1;
+                self.credits.reposted(message.class);
+            } else {
+                self.credits.set_aside();
+                if self.credits.late() >= self.late_max {
+                    self.post_late();
+                }
+            }
             match message.class {
                 Class::Request => self.to_answer += 1,
                 Class::Answer => self.unanswered -= 1,
@@ -136,6 +153,14 @@ impl End {
             Class::Answer | Class::Credit | Class::Control => {}
         }
         true
+    }
+
+    /// Posts the entries that are late; true if there were any.
+    fn post_late(&mut self) -> bool {
+        let late = self.credits.late();
+        self.posted += late;
+        self.credits.reposted_late();
+        late > 0
     }
 
     fn repost(&mut self) -> bool {
@@ -167,7 +192,8 @@ impl End {
 /// One of the things either end can do; the last four are what an end must do when nothing else
 /// happens.
 fn step(a: &mut End, b: &mut End, what: u8) -> bool {
-    match what % 6 {
+    match what % 7 {
+        6 => a.post_late(),
         0 => a.request(b),
         1 => a.answer(b),
         2 => a.take(),
@@ -191,6 +217,10 @@ fn settle(a: &mut End, b: &mut End, answering: bool) {
         }
         if answering {
             moved |= a.answer(b) | b.answer(a);
+        }
+        // Only when there is nothing else to do.
+        if !moved {
+            moved = a.post_late() | b.post_late();
         }
         if !moved {
             return;
@@ -248,7 +278,7 @@ proptest! {
     #[test]
     fn no_overrun_no_stall_in_rings(
         wa in windows(), wb in windows(), want in 0u32..400, ring_a in 0u64..400, ring_b in 0u64..400,
-        smallest: bool, which in 1u8..4,
+        smallest: bool, which in 1u8..4, late_a in 1u32..20, late_b in 1u32..20,
         steps in proptest::collection::vec((any::<bool>(), any::<u8>()), 0..2000),
     ) {
         let (mut a, mut b) = pair(wa, wb, want);
@@ -258,6 +288,7 @@ proptest! {
         if which & 2 != 0 {
             give_ring(&mut b, &mut a, if smallest { 0 } else { ring_b });
         }
+        (a.late_max, b.late_max) = (late_a, late_b);
         for (first, what) in steps {
             if first { step(&mut a, &mut b, what) } else { step(&mut b, &mut a, what) };
         }
@@ -428,4 +459,23 @@ fn a_request_without_reply_room_is_a_violation() {
         credits.send(Class::Answer, 1000);
     }
     assert!(!credits.may_send(Class::Control));
+}
+
+/// Requests go on through a small ring although answers of an earlier round are late: what returns credits is acknowledged.
+#[test]
+fn late_entries_do_not_hold_up_credits() {
+    let (mut a, mut b) = pair(256, 256, 0);
+    give_ring(&mut a, &mut b, 0);
+    give_ring(&mut b, &mut a, 8000);
+    a.late_max = 13;
+    for round in 0..10 {
+        a.want = a.slots;
+        assert!(a.slots > 200);
+        settle(&mut a, &mut b, false);
+        assert_eq!(a.want, 0, "stalled in round {round}: {:?}", b.credits);
+        while b.answer(&mut a) {}
+        while a.take() {}
+        assert_eq!(a.unanswered, 0);
+        assert!(a.credits.late() > 0, "nothing is late");
+    }
 }

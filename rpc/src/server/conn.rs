@@ -9,21 +9,21 @@
 //! Failure. Any error ends the connection: [`Conn::destroy`] takes the queue pair down before it
 //! frees what slots hold. Answers to requests of a connection that is gone are dropped.
 
-use super::core::Host;
-use super::request::{Bytes, Request};
+use super::core::{Host, Job};
+use super::request::Request;
 use super::responder::{ConnId, Responder, Response, What};
-use crate::clock;
+use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Lost, Violation};
-use crate::link::{Arrived, Link};
+use crate::link::{Link, Sent};
 use crate::names::{Code, Method};
 use crate::outgoing::Held;
-use crate::posted::Posted;
 use crate::slot::SlotError;
 use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
+use mempool::Buf;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use verbs::Completion;
@@ -37,6 +37,8 @@ pub(super) struct Conn {
     pub(super) unsent: VecDeque<Response>,
     /// Whether the core has it on its list of connections with something to do.
     pub(super) listed: bool,
+    /// Whether the core has it on its list of connections with receive entries to post.
+    pub(super) late: bool,
     peer: SocketAddr,
     /// Slots with READs to post.
     transfers: Vec<SlotId>,
@@ -80,6 +82,7 @@ impl Conn {
             slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
             unsent: VecDeque::new(),
             listed: false,
+            late: false,
             peer,
             transfers: Vec::new(),
             pulled: Vec::new(),
@@ -87,19 +90,22 @@ impl Conn {
     }
 
     /// Whether it has something to do that no completion will remind of.
+    #[inline]
     pub fn is_active(&self) -> bool {
         !self.transfers.is_empty() || !self.unsent.is_empty() || self.link.credits().must_return()
     }
 
     /// Takes a message in.
+    #[inline]
     pub fn received<H>(&mut self, host: &mut Host<H>, completion: Completion) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
     {
-        let Some(received) = self.link.received(completion)? else {
+        if !self.link.received(completion)? {
             return Ok(());
-        };
-        let header = Header::decode(received.bytes())?;
+        }
+        let mut header = Header::new(Kind::Credit);
+        header.read(self.link.message())?;
         let class = match header.kind {
             Kind::Request => Class::Request,
             Kind::Credit => Class::Credit,
@@ -108,24 +114,20 @@ impl Conn {
         };
         self.link.account(class, header.credit)?;
         match header.kind {
-            Kind::Request => return self.request(host, &header, received),
+            Kind::Request => return self.request(host, &header),
             Kind::Release => {
-                for index in decode_release(&header, received.bytes())? {
+                for index in decode_release(&header, self.link.message())? {
                     let slot = self.slots.get_mut(index as usize);
                     slot.ok_or(SlotError::Unknown(index))?.held = Held::Nothing;
                 }
             }
             _ => {}
         }
-        self.link.repost(received, class)
+        self.link.repost(class)
     }
 
-    fn request<H>(
-        &mut self,
-        host: &mut Host<H>,
-        header: &Header,
-        received: Arrived,
-    ) -> Result<(), Lost>
+    #[inline]
+    fn request<H>(&mut self, host: &mut Host<H>, header: &Header) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
     {
@@ -160,28 +162,26 @@ impl Conn {
             0 => Deadline::never(),
             us => {
                 // Earlier messages of the same batch may have kept the core busy.
-                let now = clock::now();
+                let now = Moment::now();
                 let deadline = Deadline::from_wire(us, *host.arrived.get_or_insert(now));
                 if deadline.is_past_at(now) {
                     self.refuse_expired(host, id)?;
-                    return self.link.repost(received, Class::Request);
+                    return self.link.repost(Class::Request);
                 }
                 deadline
             }
         };
         if header.pieces > 0 {
-            let whole = self.pull(host, header, received.bytes(), method, deadline)?;
-            self.link.repost(received, Class::Request)?;
+            let whole = self.pull(host, header, method, deadline)?;
+            self.link.repost(Class::Request)?;
             return if whole {
                 self.handle_pulled(host)
             } else {
                 Ok(())
             };
         }
-        let bytes = Bytes::Inline(&received.bytes()[header.inline_start()..]);
-        self.handle(host, id, method, deadline, bytes);
-        self.answer_own(host)?;
-        self.link.repost(received, Class::Request)
+        self.handle(host, id, (method, deadline), header.inline_start(), None)?;
+        self.link.repost(Class::Request)
     }
 
     /// Starts to bring in a body; true if nothing of it has to be READ.
@@ -189,11 +189,10 @@ impl Conn {
         &mut self,
         host: &mut Host<H>,
         header: &Header,
-        message: &[u8],
         method: Method,
         deadline: Deadline,
     ) -> Result<bool, Lost> {
-        let pieces = PieceList::decode(header, message)?;
+        let pieces = PieceList::decode(header, self.link.message())?;
         let len = header.body_len as usize;
         let buf = match host.pool.alloc(len) {
             Ok(buf) => buf,
@@ -203,7 +202,8 @@ impl Conn {
                 return Ok(false);
             }
         };
-        let inline = &message[header.inline_start()..];
+        let message = self.link.message();
+        let inline = message.get(header.inline_start()..).unwrap_or_default();
         // The pieces add up to the body, for which there is a buffer.
         let Some(transfer) = Transfer::new(buf, pieces, inline) else {
             let (len, most) = (header.body_len, len as u64);
@@ -229,8 +229,8 @@ impl Conn {
         H: FnMut(Request<'_>, Responder),
     {
         let (slots, pulled) = (&mut self.slots, &mut self.pulled);
-        self.link.sent(completion, |posted| {
-            if let Posted::Read(read) = posted {
+        self.link.sent(completion, |sent| {
+            if let Sent::Read(read) = sent {
                 let slot = read.slot;
                 // The slice goes first: it keeps the buffer busy.
                 drop(read);
@@ -268,36 +268,44 @@ impl Conn {
                 self.refuse_expired(host, id)?;
                 continue;
             }
-            self.handle(host, id, pull.method, pull.deadline, Bytes::Buf(buf));
-            self.answer_own(host)?;
+            self.handle(host, id, (pull.method, pull.deadline), 0, Some(buf))?;
         }
         Ok(())
     }
 
+    /// Runs the handler for what is in the buffer, or else for the message at hand from `inline` on, and posts what it answers.
+    #[inline(always)]
     fn handle<H>(
         &mut self,
         host: &mut Host<H>,
         slot: SlotId,
-        method: Method,
-        deadline: Deadline,
-        bytes: Bytes<'_>,
-    ) where
+        (method, deadline): (Method, Deadline),
+        inline: usize,
+        buf: Option<Buf>,
+    ) -> Result<(), Lost>
+    where
         H: FnMut(Request<'_>, Responder),
     {
-        let inline_limit = self.link.terms().inline_limit;
-        let responder = Responder::new(&host.outbox, self.id, slot, inline_limit);
-        let peer = self.peer;
-        host.run(
-            |pool| Request {
-                method,
-                bytes,
-                inline_limit,
-                deadline,
-                peer,
-                pool,
-            },
-            responder,
-        );
+        // What can leave at once need not wait in the outbox.
+        if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
+            host.outbox.expect_small(self.id, slot, self.link.small());
+        }
+        host.run(Job {
+            conn: self.id,
+            slot,
+            method,
+            deadline,
+            inline_limit: self.link.terms().inline_limit,
+            peer: &self.peer,
+            inline: self.link.message().get(inline..).unwrap_or_default(),
+            buf,
+        });
+        self.answer_small(host, slot)?;
+        if host.outbox.is_empty() {
+            Ok(())
+        } else {
+            self.answer_own(host)
+        }
     }
 
     fn refuse_expired<H>(&mut self, host: &mut Host<H>, slot: SlotId) -> Result<(), Lost> {

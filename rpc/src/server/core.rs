@@ -1,15 +1,20 @@
 //! What connections of a core share: the handler, the pool, the counters.
 
 use super::Settings;
-use super::request::Request;
-use super::responder::{Outbox, Responder};
+use super::request::{Bytes, Request};
+use super::responder::{ConnId, Outbox, Responder};
 use super::stats::CoreCounters;
+use crate::clock::Moment;
+use crate::deadline::Deadline;
+use crate::names::Method;
 use crate::outgoing::Copies;
-use mempool::Pool;
+use crate::wire::SlotId;
+use mempool::{Buf, Pool};
+use std::any::Any;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 use verbs::Pd;
 
 /// A core, as the function that makes its handler sees it.
@@ -39,7 +44,7 @@ pub(super) struct Host<H> {
     pub counters: Arc<CoreCounters>,
     pub settings: Settings,
     /// When the messages at hand were taken from the completion queue, once somebody has asked.
-    pub arrived: Option<Instant>,
+    pub arrived: Option<Moment>,
     /// Copies that have not been counted yet.
     pub copies: Copies,
 }
@@ -49,19 +54,66 @@ where
     H: FnMut(Request<'_>, Responder),
 {
     /// Runs the handler. If it panics, the responder it was given answers, or has answered.
-    pub fn run<'a>(&'a mut self, request: impl FnOnce(&'a Pool) -> Request<'a>, to: Responder) {
+    #[inline(always)]
+    pub fn run(&mut self, job: Job<'_>) {
         self.counters.calls.add(1);
-        let request = request(&self.pool);
-        let handler = &mut self.handler;
+        let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
-        let result = catch_unwind(AssertUnwindSafe(|| handler(request, to)));
-        if let Err(payload) = result {
-            self.counters.panics.add(1);
-            // Dropping what it panicked with may panic as well; a second one is forgotten.
-            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(again);
-            }
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run.call())) {
+            run.host.panicked(payload);
         }
+    }
+
+    #[cold]
+    fn panicked(&mut self, payload: Box<dyn Any + Send>) {
+        self.counters.panics.add(1);
+        // Dropping what it panicked with may panic as well; a second one is forgotten.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
+}
+
+/// What a handler is run for.
+pub(super) struct Job<'a> {
+    pub conn: ConnId,
+    pub slot: SlotId,
+    pub method: Method,
+    pub deadline: Deadline,
+    pub inline_limit: u32,
+    pub peer: &'a SocketAddr,
+    /// The bytes of the request, unless they are in `buf`.
+    pub inline: &'a [u8],
+    pub buf: Option<Buf>,
+}
+
+/// One run of a handler. Request and responder are made where they are handed over: what has just been made costs more to move than
+/// to make.
+struct Run<'a, H> {
+    host: &'a mut Host<H>,
+    job: Job<'a>,
+}
+
+impl<H> Run<'_, H>
+where
+    H: FnMut(Request<'_>, Responder),
+{
+    #[inline(always)]
+    fn call(&mut self) {
+        let Run { host, job } = self;
+        let responder = Responder::new(&host.outbox, job.conn, job.slot, job.inline_limit);
+        let request = Request {
+            method: job.method,
+            bytes: match job.buf.take() {
+                None => Bytes::Inline(job.inline),
+                Some(buf) => Bytes::Buf(buf),
+            },
+            inline_limit: job.inline_limit,
+            deadline: job.deadline,
+            peer: job.peer,
+            pool: &host.pool,
+        };
+        (host.handler)(request, responder);
     }
 }
 

@@ -7,6 +7,7 @@ use super::core::Host;
 use super::mailbox::{Mailbox, Seed};
 use super::request::Request;
 use super::responder::{ConnId, Responder};
+use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::CONTROL_RESERVE;
 use crate::epoll::Epoll;
@@ -20,7 +21,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use verbs::{Channel, Completion, Cq, Pd, QueueId, WcBatch};
 
 const CHANNEL: u64 = 0;
@@ -48,12 +49,14 @@ pub(super) struct CoreLoop<H> {
     last: Option<(QueueId, Route)>,
     /// Connections with something to do that no completion will remind of.
     active: Vec<usize>,
+    /// Connections with receive entries to post when there is time.
+    late: Vec<usize>,
     epoch: u64,
     batch: WcBatch,
     events: Events,
     mailbox: Arc<Mailbox>,
     connections: Arc<AtomicUsize>,
-    looked: Instant,
+    looked: Moment,
 }
 
 /// Where a core's completions and wake-ups come from.
@@ -114,12 +117,13 @@ where
             routes: HashMap::default(),
             last: None,
             active: Vec::new(),
+            late: Vec::new(),
             epoch: 0,
             batch: WcBatch::with_capacity(BATCH),
             events,
             mailbox,
             connections,
-            looked: Instant::now(),
+            looked: Moment::now(),
         }
     }
 
@@ -137,7 +141,8 @@ where
                 waiter.found();
                 busy += 1;
                 if busy.is_multiple_of(BUSY_ROUNDS) {
-                    self.look(Instant::now());
+                    self.settle();
+                    self.look(Moment::now());
                 }
                 continue;
             }
@@ -159,8 +164,10 @@ where
     fn pass(&mut self, polls: u32) -> usize {
         let mut left = if self.active.is_empty() { polls } else { 1 };
         let mut done = loop {
-            left -= 1;
+            left = left.saturating_sub(1);
             match self.events.cq.poll_into(&mut self.batch) {
+                // What was left for such a moment.
+                Ok(0) if !self.late.is_empty() => self.settle(),
                 Ok(0) if left > 0 => {}
                 Ok(found) => break found,
                 Err(error) => {
@@ -221,13 +228,32 @@ where
         }
     }
 
+    #[inline]
     fn list(&mut self, key: usize) {
-        if let Some(conn) = self.conns.get_mut(key)
-            && !conn.listed
-            && conn.is_active()
-        {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if !conn.listed && conn.is_active() {
             conn.listed = true;
             self.active.push(key);
+        }
+        if !conn.late && conn.link.is_late() {
+            conn.late = true;
+            self.late.push(key);
+        }
+    }
+
+    /// Posts the receive entries that are late.
+    fn settle(&mut self) {
+        while let Some(key) = self.late.pop() {
+            let Some(conn) = self.conns.get_mut(key) else {
+                continue;
+            };
+            conn.late = false;
+            match conn.link.settle() {
+                Ok(()) => self.list(key),
+                Err(lost) => self.close(key, &lost),
+            }
         }
     }
 
@@ -371,8 +397,8 @@ where
     }
 
     /// Looks at the control connections, now and then.
-    fn look(&mut self, now: Instant) {
-        if now.duration_since(self.looked) >= CONTROL_EVERY {
+    fn look(&mut self, now: Moment) {
+        if now.since(self.looked) >= CONTROL_EVERY {
             self.looked = now;
             self.wait_for_events(Some(Duration::ZERO));
         }
@@ -392,7 +418,7 @@ where
                 .is_some_and(|conn| !conn.unsent.is_empty())
         });
         self.wait_for_events(retry.then_some(RETRY));
-        self.looked = Instant::now();
+        self.looked = Moment::now();
     }
 
     fn wait_for_events(&mut self, timeout: Option<Duration>) {

@@ -13,7 +13,7 @@ pub struct Request<'a> {
     pub(super) bytes: Bytes<'a>,
     pub(super) inline_limit: u32,
     pub(super) deadline: Deadline,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: &'a SocketAddr,
     pub(super) pool: &'a Pool,
 }
 
@@ -69,7 +69,7 @@ impl Request<'_> {
 
     /// The client's address.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        *self.peer
     }
 }
 

@@ -1,17 +1,20 @@
 //! Answering requests.
 
+use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
 use crate::payload::Payload;
 use crate::wire::SlotId;
 use mempool::Pool;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
 /// Where answers of one core wait to be posted.
 pub(super) struct Outbox {
+    /// The answer to the request whose handler is running, if it is small.
+    small: RefCell<Small>,
     queue: RefCell<VecDeque<Response>>,
     pub pool: Pool,
     /// Copies made while taking payloads in.
@@ -21,10 +24,43 @@ pub(super) struct Outbox {
 impl Outbox {
     pub fn new(pool: Pool) -> Outbox {
         Outbox {
+            small: RefCell::default(),
             queue: RefCell::new(VecDeque::with_capacity(64)),
             pool,
             copies: Cell::default(),
         }
+    }
+
+    /// The next small reply to this request, of at most `room` bytes, need not wait in the queue.
+    #[inline]
+    pub fn expect_small(&self, conn: ConnId, slot: SlotId, room: usize) {
+        let mut small = self.small.borrow_mut();
+        small.of = Some((conn, slot));
+        small.room = room.min(small.bytes.len());
+    }
+
+    /// The small reply, if there is one. None is expected any more.
+    #[inline]
+    pub fn take_small(&self) -> Option<Ref<'_, [u8]>> {
+        let len = {
+            let mut small = self.small.borrow_mut();
+            small.of = None;
+            small.len.take()?
+        };
+        Some(Ref::map(self.small.borrow(), |small| &small.bytes[..len]))
+    }
+
+    /// Takes a reply in if it is the expected one and small enough.
+    #[inline]
+    fn put_small(&self, conn: ConnId, slot: SlotId, bytes: &[u8]) -> bool {
+        let mut small = self.small.borrow_mut();
+        if small.of != Some((conn, slot)) || bytes.len() > small.room {
+            return false;
+        }
+        small.of = None;
+        small.len = Some(bytes.len());
+        small.bytes[..bytes.len()].copy_from_slice(bytes);
+        true
     }
 
     pub fn is_empty(&self) -> bool {
@@ -37,6 +73,27 @@ impl Outbox {
 
     pub fn push(&self, response: Response) {
         self.queue.borrow_mut().push_back(response);
+    }
+}
+
+/// A small reply on its way from the handler to the device, which copies it.
+struct Small {
+    /// Whose it is to be.
+    of: Option<(ConnId, SlotId)>,
+    room: usize,
+    /// Once it is there.
+    len: Option<usize>,
+    bytes: [u8; SMALL],
+}
+
+impl Default for Small {
+    fn default() -> Self {
+        Small {
+            of: None,
+            room: 0,
+            len: None,
+            bytes: [0; SMALL],
+        }
     }
 }
 
@@ -96,7 +153,18 @@ impl Responder {
 
     /// Answers with a payload. Pool buffers leave without a copy; large ones stay where they are
     /// until the client has READ them.
-    pub fn reply(self, payload: impl Payload) {
+    #[inline]
+    pub fn reply(mut self, payload: impl Payload) {
+        if let Some(bytes) = payload.as_bytes()
+            && self.outbox.put_small(self.conn, self.slot, bytes)
+        {
+            self.answered = true;
+        } else {
+            self.reply_queued(payload);
+        }
+    }
+
+    fn reply_queued(self, payload: impl Payload) {
         // Needed if there is no memory to take the payload in.
         let mut copies = self.outbox.copies.get();
         let len = payload.as_bytes().map(<[u8]>::len);

@@ -99,10 +99,6 @@ pub const fn longest(inline_limit: u32) -> usize {
     HEADER_LEN + MAX_PIECES * PIECE_LEN + inline_limit as usize
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);

@@ -1,0 +1,172 @@
+//! The calls that somebody may ask about, by key.
+//!
+//! Every call passes through here, and small ones spend a good part of their time on memory that was just written and is moved before the
+//! processor is done writing it. So an entry is filled where it stays, and the bytes of a small reply lie in it until the reply is
+//! made, right where the caller gets it.
+
+use super::reply::{HERE, Reply};
+use crate::clock::Moment;
+use crate::deadline::Deadline;
+use crate::error::CallError;
+use crate::wire::SlotId;
+use mempool::Pool;
+
+/// A call.
+pub(super) struct Call {
+    pub started: Moment,
+    pub deadline: Deadline,
+    pub slot: SlotId,
+    state: State,
+    /// A small reply.
+    bytes: [u8; HERE],
+    /// Any other outcome.
+    outcome: Option<Result<Reply, CallError>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nobody's.
+    Free,
+    Waiting,
+    /// With a reply of so many bytes in `bytes`.
+    Small(u8),
+    /// With an outcome in `outcome`.
+    Ended,
+}
+
+/// All of them.
+pub(super) struct Calls {
+    entries: Vec<Call>,
+    free: Vec<usize>,
+}
+
+impl Calls {
+    /// Room for so many, before it allocates.
+    pub fn with_capacity(count: usize) -> Calls {
+        let mut calls = Calls {
+            entries: Vec::with_capacity(count),
+            free: Vec::with_capacity(count),
+        };
+        for _ in 0..count {
+            calls.add();
+        }
+        calls
+    }
+
+    #[cold]
+    fn add(&mut self) {
+        self.free.push(self.entries.len());
+        self.entries.push(Call {
+            started: Moment::NEVER,
+            deadline: Deadline::never(),
+            slot: SlotId::default(),
+            state: State::Free,
+            bytes: [0; HERE],
+            outcome: None,
+        });
+    }
+
+    /// A call has begun; its key.
+    #[inline(always)]
+    pub fn begin(&mut self, started: Moment, deadline: Deadline, slot: SlotId) -> usize {
+        if self.free.is_empty() {
+            self.add();
+        }
+        let key = self.free.pop().unwrap_or_default();
+        let call = &mut self.entries[key];
+        debug_assert!(call.state == State::Free && call.outcome.is_none());
+        call.started = started;
+        call.deadline = deadline;
+        call.slot = slot;
+        call.state = State::Waiting;
+        key
+    }
+
+    /// The call with this key.
+    #[inline]
+    pub fn get(&self, key: usize) -> Option<&Call> {
+        self.entries
+            .get(key)
+            .filter(|call| call.state != State::Free)
+    }
+
+    /// A call that has no outcome yet.
+    #[inline(always)]
+    fn waiting(&mut self, key: usize) -> Option<&mut Call> {
+        self.entries
+            .get_mut(key)
+            .filter(|call| call.state == State::Waiting)
+    }
+
+    /// Whether asking for the outcome would give one at once; also if there is no such call.
+    #[inline]
+    pub fn has_outcome(&self, key: usize) -> bool {
+        self.entries
+            .get(key)
+            .is_none_or(|call| call.state != State::Waiting)
+    }
+
+    /// A call ends with a whole reply of at most [`HERE`] bytes, others are not taken: when it began.
+    #[inline(always)]
+    pub fn end_small(&mut self, key: usize, bytes: &[u8]) -> Option<Moment> {
+        let call = self.waiting(key)?;
+        call.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        call.state = State::Small(bytes.len() as u8);
+        Some(call.started)
+    }
+
+    /// A call ends.
+    pub fn end(&mut self, key: usize, outcome: Result<Reply, CallError>) {
+        if let Some(call) = self.waiting(key) {
+            call.outcome = Some(outcome);
+            call.state = State::Ended;
+        }
+    }
+
+    /// All calls that have no outcome end so.
+    pub fn end_all(&mut self, mut outcome: impl FnMut() -> CallError) {
+        for key in 0..self.entries.len() {
+            if self.waiting(key).is_some() {
+                self.end(key, Err(outcome()));
+            }
+        }
+    }
+
+    /// The outcome of a call, if there is one; the call is then over.
+    #[inline(always)]
+    pub fn take(
+        &mut self,
+        key: usize,
+        inline_limit: u32,
+        pool: &Pool,
+    ) -> Option<Result<Reply, CallError>> {
+        let call = self.entries.get_mut(key)?;
+        match call.state {
+            State::Small(len) => {
+                call.state = State::Free;
+                self.free.push(key);
+                let bytes = &call.bytes[..usize::from(len)];
+                Some(Ok(Reply::copied(bytes, inline_limit, pool)))
+            }
+            State::Ended => {
+                call.state = State::Free;
+                self.free.push(key);
+                call.outcome.take()
+            }
+            State::Free | State::Waiting => None,
+        }
+    }
+
+    /// Forgets a call; its slot, if it had no outcome.
+    pub fn forget(&mut self, key: usize) -> Option<SlotId> {
+        let call = self.entries.get_mut(key)?;
+        if call.state == State::Free {
+            return None;
+        }
+        let slot = (call.state == State::Waiting).then_some(call.slot);
+        call.state = State::Free;
+        call.outcome = None;
+        self.free.push(key);
+        slot
+    }
+}

@@ -1,0 +1,113 @@
+//! The short way of small calls: plain bytes out, and a reply that comes in one message.
+//!
+//! The request is copied by the device while it is posted, so nothing of it stays here, and its slot waits for the answer only.
+//! Such a call needs neither the workshop nor most of a flight. Whatever is not as usual is left to `submit.rs` and `progress.rs`, before anything
+//! has happened.
+
+use super::Client;
+use super::reply::HERE;
+use crate::clock::Moment;
+use crate::credit::Class;
+use crate::deadline::Deadline;
+use crate::error::Lost;
+use crate::names::Method;
+use crate::wire::{Header, Kind, SlotId};
+
+impl Client {
+    /// Sends a small request; the key of its call. `None` if this is no case for it.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    #[inline(always)]
+    pub(super) fn start_small(
+        &mut self,
+        method: Method,
+        payload: &[u8],
+        deadline: Deadline,
+    ) -> Result<Option<usize>, Lost> {
+        let Some((slot, started)) = self.post_small(method, payload, deadline)? else {
+            return Ok(None);
+        };
+        let key = self.calls.begin(started, deadline, slot);
+        self.flights[slot.index as usize].call = Some(key);
+        Ok(Some(key))
+    }
+
+    /// Posts a small request: its slot, and when that was.
+    #[inline(always)]
+    fn post_small(
+        &mut self,
+        method: Method,
+        payload: &[u8],
+        deadline: Deadline,
+    ) -> Result<Option<(SlotId, Moment)>, Lost> {
+        let now = Moment::now();
+        let Some(link) = &mut self.link else {
+            return Ok(None);
+        };
+        if payload.len() > link.small()
+            || deadline.is_past_at(now)
+            || !link.may_post(Class::Request)
+        {
+            return Ok(None);
+        }
+        let Some(slot) = self.slots.acquire_sent() else {
+            return Ok(None);
+        };
+        if !self.unreleased.is_empty() {
+            self.unreleased.reused(slot.index);
+        }
+        let mut header = Header::new(Kind::Request);
+        header.method = method.0;
+        header.slot = slot;
+        header.remaining_us = deadline.to_wire(now);
+        let posted = link
+            .cover(self.slots.in_use())
+            .and_then(|()| link.post_small(Class::Request, header, payload));
+        if let Err(lost) = posted {
+            let _ = self.slots.cancel(slot);
+            return Err(lost);
+        }
+        let flight = &mut self.flights[slot.index as usize];
+        flight.small = true;
+        flight.deadline = (!deadline.is_never()).then_some(deadline);
+        self.recorder.calls += 1;
+        self.recorder.bytes_sent += payload.len() as u64;
+        Ok(Some((slot, now)))
+    }
+
+    /// Takes in the answer to a small call, which is at hand, if that is what it is and it is a whole reply; false if not.
+    ///
+    /// # Errors
+    /// When the peer broke the rules.
+    #[inline(always)]
+    pub(super) fn end_small(&mut self, header: &Header) -> Result<bool, Lost> {
+        let (Some(flight), Some(link)) =
+            (self.flights.get_mut(header.slot.index as usize), &self.link)
+        else {
+            return Ok(false);
+        };
+        if !flight.small
+            || header.kind != Kind::Reply
+            || header.pieces > 0
+            || header.body_len > HERE as u64
+            || header.body_len > link.terms().max_message
+        {
+            return Ok(false);
+        }
+        self.slots.answer_whole(header.slot)?;
+        flight.small = false;
+        flight.deadline = None;
+        // Nobody wants to know, perhaps.
+        let Some(key) = flight.call.take() else {
+            return Ok(true);
+        };
+        let bytes = link.message().get(header.inline_start()..);
+        let now = *self.arrived.get_or_insert_with(Moment::now);
+        if let Some(started) = self.calls.end_small(key, bytes.unwrap_or_default()) {
+            self.recorder.bytes_received += header.body_len;
+            self.recorder.latency.record(now.ns_since(started));
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,148 @@
+//! Where messages arrive: in the memory of receive entries, or in the receive ring.
+//!
+//! The message at hand, at most one, stays in here until its entry is posted again: what has just been written and is then moved costs
+//! the processor more than the checks of a small message.
+
+use crate::credit::{CreditError, Credits};
+use crate::error::{Lost, Violation};
+use crate::posted::{NoMemory, Posted};
+use crate::ring::span;
+use mempool::{Buf, ExposedLease};
+use verbs::{Completion, QueueId, Received, ReceivedBy, RecvQueue, SendQueue, WcError};
+
+pub(super) enum Inbox {
+    /// Each entry has memory for a message.
+    Entries {
+        queue: RecvQueue<Buf>,
+        at_hand: Option<Received<Buf>>,
+    },
+    /// Messages are written into the ring; entries only say that they have been.
+    Ring {
+        queue: RecvQueue<NoMemory>,
+        ring: ExposedLease,
+        /// The message at hand, in memory that the peer cannot change.
+        copy: Box<[u8]>,
+        /// Its length.
+        len: usize,
+    },
+}
+
+impl Inbox {
+    #[inline]
+    pub fn id(&self) -> QueueId {
+        match self {
+            Inbox::Entries { queue, .. } => queue.id(),
+            Inbox::Ring { queue, .. } => queue.id(),
+        }
+    }
+
+    /// Takes the message that has arrived; false if its completion belongs to nobody.
+    #[inline(always)]
+    pub fn take(&mut self, completion: Completion, credits: &mut Credits) -> Result<bool, Lost> {
+        match self {
+            Inbox::Entries { queue, at_hand } => match queue.redeem(completion) {
+                Ok(Ok(received)) => {
+                    *at_hand = Some(received);
+                    Ok(true)
+                }
+                Ok(Err(failed)) => Err(failure(failed.error())),
+                Err(_) => Ok(false),
+            },
+            Inbox::Ring {
+                queue,
+                ring,
+                copy,
+                len,
+            } => {
+                let bytes = match queue.redeem(completion) {
+                    Ok(Ok(received)) if received.by() == ReceivedBy::WriteWithImm => {
+                        received.byte_len()
+                    }
+                    Ok(Ok(_)) => return Err(Violation::NotInRing.into()),
+                    Ok(Err(failed)) => return Err(failure(failed.error())),
+                    Err(_) => return Ok(false),
+                };
+                let offset = credits.find(bytes)?;
+                *len = bytes as usize;
+                // Whole granules: the last words come with the others. `find` has checked the length, and all offsets are in the ring.
+                let out = copy.get_mut(..span(bytes.into()) as usize);
+                match out.map(|out| ring.read_at(offset as usize, out)) {
+                    Some(Ok(())) => Ok(true),
+                    _ => Err(CreditError::Length(bytes.into()).into()),
+                }
+            }
+        }
+    }
+
+    /// The message at hand.
+    #[inline(always)]
+    pub fn message(&self) -> &[u8] {
+        match self {
+            Inbox::Entries { at_hand, .. } => at_hand.as_ref().map_or(&[], Received::bytes),
+            Inbox::Ring { copy, len, .. } => copy.get(..*len).unwrap_or_default(),
+        }
+    }
+
+    /// Whether entries are without memory, so that they can be posted at any time.
+    #[inline]
+    pub fn is_ring(&self) -> bool {
+        matches!(self, Inbox::Ring { .. })
+    }
+
+    /// Posts the entry of the message at hand again, which is over.
+    pub fn repost(&mut self) -> Result<(), Lost> {
+        match self {
+            Inbox::Entries { queue, at_hand } => match at_hand.take() {
+                Some(received) => queue
+                    .post(received.into_inner())
+                    .map_err(|e| not_posted(&e)),
+                None => Ok(()),
+            },
+            Inbox::Ring { queue, .. } => queue.post(NoMemory).map_err(|e| not_posted(&e)),
+        }
+    }
+
+    /// Posts so many entries of the ring.
+    pub fn post(&mut self, count: u32) -> Result<(), Lost> {
+        let Inbox::Ring { queue, .. } = self else {
+            debug_assert!(count == 0, "entries with memory are posted one by one");
+            return Ok(());
+        };
+        queue
+            .post_many((0..count).map(|_| NoMemory))
+            .map_err(|e| not_posted(&e))?;
+        Ok(())
+    }
+
+    /// Destroys the queue pair, and frees what was in its queues.
+    pub fn destroy(self, tx: SendQueue<Posted>) {
+        // A queue pair that cannot be destroyed leaks its memory: the device may still use it.
+        match self {
+            Inbox::Entries { queue, at_hand } => {
+                let _ = verbs::destroy(tx, queue);
+                drop(at_hand);
+            }
+            Inbox::Ring { queue, ring, .. } => {
+                let _ = verbs::destroy(tx, queue);
+                // Only now is the ring's key withdrawn.
+                drop(ring);
+            }
+        }
+    }
+}
+
+#[cold]
+fn failure(error: WcError) -> Lost {
+    Lost::Work {
+        what: "a receive",
+        error,
+    }
+}
+
+#[cold]
+fn not_posted(error: &dyn std::fmt::Display) -> Lost {
+    Lost::Post {
+        what: "a receive entry",
+        error: error.to_string(),
+    }
+}
