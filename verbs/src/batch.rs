@@ -157,8 +157,7 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
         // SAFETY: the queue pair is alive. The chain ends with null, and the segments are those of the values, which keep their
         // addresses when they move into the ring, where they stay until the device is done: the contracts of `Gather`, `Scatter` and
         // `StoredAs`.
-        let ret =
-            unsafe { ibverbs_sys::inline::ibv_post_send(self.queue.half.qp, first, &mut bad) };
+        let ret = unsafe { self.queue.calls.submit(self.queue.half.qp, first, &mut bad) };
         let posted = if ret == 0 {
             count
         } else {

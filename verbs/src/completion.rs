@@ -132,6 +132,10 @@ impl Report {
         wc.__bindgen_anon_1.imm_data = self.imm;
         wc.qp_num = self.qp_num;
         wc.wc_flags = self.flags;
+        wc.src_qp = self.origin.qpn;
+        wc.slid = self.origin.slid;
+        wc.sl = self.origin.sl;
+        wc.dlid_path_bits = self.origin.path_bits;
     }
 
     #[inline(always)]

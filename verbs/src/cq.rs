@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::{ibv_cq, ibv_wc};
+use ibverbs_sys::{ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc};
 use parking_lot::Mutex;
 
 use crate::errno;
+use crate::extended_cq::{Extended, Times};
 use crate::tags::{Stopped, Tag, Tags};
-use crate::{Channel, Completion, Context, Error, WcBatch};
+use crate::{Channel, Completion, Context, Error, WcBatch, WcFields};
 
 /// Identity of a completion queue: a counter, never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +33,8 @@ pub(crate) struct CqShared {
     id: CqId,
     ctx: Context,
     channel: Option<Channel>,
+    /// Of a queue that is read field by field.
+    extended: Option<Extended>,
     /// What `ibv_cq` says, where it can be read while it changes.
     depth: AtomicU64,
     /// Locked when queue pairs are made and destroyed, and once by polling after one was.
@@ -56,6 +59,13 @@ impl CqShared {
 
     pub(crate) fn context(&self) -> &Context {
         &self.ctx
+    }
+
+    /// Whether it tells who sent a datagram.
+    pub(crate) fn tells_source(&self) -> bool {
+        self.extended
+            .as_ref()
+            .is_none_or(|extended| extended.fields().contains(WcFields::SOURCE))
     }
 
     /// Entries that the device really has room for.
@@ -154,9 +164,16 @@ impl CqShared {
         let want = into.len().min(MOST);
         // Before polling: only what had left by then is gone if there is nothing more.
         let departed = self.departed.load(Ordering::Acquire);
-        // SAFETY: the queue is alive and only polled through the one handle's `&mut self`; there is room for `want` entries.
-        let got =
-            unsafe { ibverbs_sys::inline::ibv_poll_cq(self.raw(), want as i32, into.as_mut_ptr()) };
+        // SAFETY: the queue is alive and only polled through the one handle's `&mut self`, which a cursor borrows; there is room for
+        // `want` entries.
+        let got = unsafe {
+            match &self.extended {
+                None => {
+                    ibverbs_sys::inline::ibv_poll_cq(self.raw(), want as i32, into.as_mut_ptr())
+                }
+                Some(extended) => extended.poll(self.raw(), &mut into[..want]),
+            }
+        };
         let got = match usize::try_from(got) {
             Ok(got) => got.min(want),
             Err(_) => return Err(Error::CqBroken { code: got }),
@@ -178,6 +195,10 @@ impl Drop for CqShared {
     #[doc(alias = "ibv_destroy_cq")]
     fn drop(&mut self) {
         let cq = self.cq.as_ptr();
+        if let Some(extended) = &self.extended {
+            // SAFETY: alive, and the handle is gone. One that another thread has left open is destroyed as it is.
+            unsafe { extended.end_forgotten(cq.cast()) };
+        }
         // SAFETY: created below, and its queue pairs are gone; called once.
         let destroy = || unsafe { (self.ctx.api().ibv_destroy_cq)(cq) };
         let ret = match &self.channel {
@@ -208,12 +229,18 @@ impl Drop for CqShared {
 pub struct Cq {
     shared: Arc<CqShared>,
     /// Taken by `wait` when it looked after arming, and by scopes, which wait for their own; handed out first.
-    ahead: VecDeque<Completion>,
+    ahead: VecDeque<Kept>,
     /// Destroyed queues whose leftovers are known to be gone.
     settled: u64,
     /// Where the device writes. Always initialised, if only by what it wrote earlier: what it leaves undefined is then an integer like
     /// any other, and none has to be cleared.
     entry: Entry,
+}
+
+/// A completion that was polled and not handed out.
+pub(crate) struct Kept {
+    pub(crate) completion: Completion,
+    pub(crate) times: Times,
 }
 
 /// Plain memory for a completion of the device's.
@@ -255,9 +282,9 @@ impl Cq {
         let mut room = batch.make_room();
         let mut count = 0;
         while room > 0
-            && let Some(completion) = self.ahead.pop_front()
+            && let Some(kept) = self.ahead.pop_front()
         {
-            batch.push(&completion);
+            batch.push(&kept.completion);
             (room, count) = (room - 1, count + 1);
         }
         if room > 0 {
@@ -276,7 +303,7 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
         if !self.ahead.is_empty() {
-            return Ok(self.ahead.pop_front());
+            return Ok(self.next_kept().map(|kept| kept.completion));
         }
         self.poll_device()
     }
@@ -291,7 +318,38 @@ impl Cq {
 
     /// Keeps a completion for the next poll, behind others that are kept.
     pub(crate) fn keep(&mut self, completion: Completion) {
-        self.ahead.push_back(completion);
+        let times = Times::default();
+        self.keep_with(Kept { completion, times });
+    }
+
+    pub(crate) fn keep_with(&mut self, kept: Kept) {
+        self.ahead.push_back(kept);
+    }
+
+    pub(crate) fn next_kept(&mut self) -> Option<Kept> {
+        self.ahead.pop_front()
+    }
+
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// What an extended queue has besides.
+    pub(crate) fn extended(&self) -> Option<(&Extended, *mut ibv_cq_ex)> {
+        let extended = self.shared.extended.as_ref()?;
+        Some((extended, self.shared.raw().cast()))
+    }
+
+    /// Queues destroyed so far: what they left is gone when the queue is [found empty](Self::found_empty) after this was asked.
+    pub(crate) fn departed(&self) -> u64 {
+        self.shared.departed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn found_empty(&mut self, departed: u64) {
+        if departed != self.settled {
+            self.settled = departed;
+            self.shared.settle(departed);
+        }
     }
 
     /// Asks for an event on the channel when the next completion arrives, or with `solicited` only for one that its sender
@@ -340,12 +398,15 @@ impl Cq {
 
     /// Whether there is a completion; it is kept for the next poll.
     fn look(&mut self) -> Result<bool, Error> {
-        if self.ahead.is_empty()
-            && let Some(completion) = self.poll()?
+        if !self.has_kept() && self.shared.extended.is_some() {
+            // With its times. What a poll shows and nobody has seen is kept.
+            drop(self.start_poll()?);
+        } else if !self.has_kept()
+            && let Some(completion) = self.poll_device()?
         {
-            self.ahead.push_back(completion);
+            self.keep(completion);
         }
-        Ok(!self.ahead.is_empty())
+        Ok(self.has_kept())
     }
 }
 
@@ -365,6 +426,7 @@ pub struct CqBuilder {
     ctx: Context,
     depth: u32,
     channel: Option<Channel>,
+    extended: Option<WcFields>,
 }
 
 impl CqBuilder {
@@ -373,7 +435,17 @@ impl CqBuilder {
             ctx: ctx.clone(),
             depth,
             channel: None,
+            extended: None,
         }
+    }
+
+    /// Makes a queue that is read field by field, and can be polled with a [cursor](Cq::start_poll); that is quicker on some devices, and
+    /// the only way to time stamps. All else is as with other queues. `fields` is what it tells besides length, immediate data and
+    /// queue pair.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn extended(mut self, fields: WcFields) -> CqBuilder {
+        self.extended = Some(fields);
+        self
     }
 
     /// Lets the queue be waited for, on this channel.
@@ -385,7 +457,8 @@ impl CqBuilder {
     /// Creates the queue.
     ///
     /// # Errors
-    /// When the depth is 0 or more than the device has, the channel is another device's, or the device refuses.
+    /// When the depth is 0 or more than the device has, the channel is another device's, or the device refuses; [`Error::Unsupported`]
+    /// when it has no [extended](Self::extended) queues, or not with these fields.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<Cq, Error> {
         let max = self.ctx.query_device().max_cqe.min(i32::MAX as u32);
@@ -407,13 +480,27 @@ impl CqBuilder {
         };
         // The identity travels as the queue's context pointer and comes back with its events; it is never followed.
         let token = std::ptr::without_provenance_mut(id.0 as usize);
-        let create = self.ctx.api().ibv_create_cq;
-        // SAFETY: the context is open, the channel is its own, or none.
-        let cq =
-            errno::object(unsafe { create(self.ctx.raw(), self.depth as i32, token, channel, 0) })
-                .map_err(|e| {
-                    Error::hinted("ibv_create_cq", e, format!("{} entries", self.depth))
-                })?;
+        let (cq, extended) = match self.extended {
+            Some(fields) => {
+                let mut init = ibv_cq_init_attr_ex {
+                    cqe: self.depth,
+                    cq_context: token,
+                    channel,
+                    ..Default::default()
+                };
+                let (cq, extended) = Extended::create(&self.ctx, fields, &mut init)?;
+                (cq, Some(extended))
+            }
+            None => {
+                let create = self.ctx.api().ibv_create_cq;
+                let (ctx, depth) = (self.ctx.raw(), self.depth as i32);
+                // SAFETY: the context is open, the channel is its own, or none.
+                let cq = errno::object(unsafe { create(ctx, depth, token, channel, 0) });
+                let hint = || format!("{} entries", self.depth);
+                let cq = cq.map_err(|e| Error::hinted("ibv_create_cq", e, hint()))?;
+                (cq, None)
+            }
+        };
         if let Some(channel) = &self.channel {
             channel.join(id);
         }
@@ -426,6 +513,7 @@ impl CqBuilder {
                 depth: AtomicU64::new(u64::try_from(granted).unwrap_or(0)),
                 ctx: self.ctx,
                 channel: self.channel,
+                extended,
                 tags: Mutex::default(),
                 departed: AtomicU64::new(0),
             }),

@@ -86,6 +86,14 @@ pub enum Error {
     /// A completion queue can serve 65,533 queues.
     #[error("the completion queue already serves 65533 queues")]
     TooManyQueues,
+    /// Cursors are for extended completion queues.
+    #[error("the completion queue is not read field by field: build it with CqBuilder::extended")]
+    NotExtended,
+    /// Datagrams need a completion queue that tells who sent them.
+    #[error(
+        "the completion queue does not tell who sent a datagram: build it with WcFields::SOURCE"
+    )]
+    SourceUntold,
     /// Waiting needs a completion channel.
     #[error("the completion queue has no channel to wait on: build it with CqBuilder::channel")]
     NoChannel,

@@ -45,6 +45,7 @@ mod context;
 mod copied;
 mod cq;
 mod cq_control;
+mod cursor;
 mod datagram;
 #[cfg(all(test, feature = "soft"))]
 mod datagram_tests;
@@ -55,6 +56,10 @@ mod errno;
 mod error;
 mod exclusive;
 mod exposed;
+mod extended_cq;
+mod extended_qp;
+#[cfg(all(test, feature = "soft"))]
+mod extended_tests;
 #[cfg(all(test, feature = "soft"))]
 mod fault_tests;
 mod fd;
@@ -117,11 +122,13 @@ pub use channel::Channel;
 pub use completion::{Completion, QueueId, Stale, Wc, WcBatch};
 pub use context::Context;
 pub use cq::{Cq, CqBuilder, CqId};
+pub use cursor::{Poll, Polled};
 pub use device::{Device, DeviceKind};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceCaps};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{ConnectError, DestroyError, Error, OpenError};
 pub use exposed::{CellError, Exposed};
+pub use extended_cq::WcFields;
 pub use fork::fork_init;
 pub use gid::{Gid, GidEntry, GidKind};
 pub use grh::Grh;

@@ -51,6 +51,8 @@ pub(crate) struct Limits {
     pub(crate) atomics: bool,
     /// Whether each message has an address of its own, and a network header where it arrives.
     pub(crate) datagrams: bool,
+    /// Whether work is posted by calls.
+    pub(crate) extended: bool,
 }
 
 /// A queue's tag on its completion queue.

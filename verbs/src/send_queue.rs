@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
-use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
+use ibverbs_sys::{ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::batch::{Batch, Chain};
 use crate::errno;
+use crate::extended_qp;
 use crate::qp::{Half, Limits, Sends};
 use crate::ring::Ring;
 use crate::wr::{Incoming, Kind, Op, Outgoing, Template, Word, Work};
@@ -57,9 +59,40 @@ pub struct SendQueue<T, K = Rc> {
     limits: Limits,
     /// What was found last; looked at again while it is nothing.
     sends: Sends,
+    /// If work is posted by calls: the queue pair, with them.
+    pub(crate) calls: Calls,
     template: Template,
     pub(crate) chain: Chain<T>,
     kind: PhantomData<fn() -> K>,
+}
+
+/// The way that work is posted.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls(Option<NonNull<ibv_qp_ex>>);
+
+// SAFETY: the queue pair that the queue itself has, and as that.
+unsafe impl Send for Calls {}
+
+impl Calls {
+    /// Posts a chain: 0, or an errno, with the first request that was not posted in `bad`.
+    ///
+    /// # Safety
+    /// As of `ibv_post_send`, to the queue pair of this queue.
+    #[inline(always)]
+    pub(crate) unsafe fn submit(
+        self,
+        qp: *mut ibv_qp,
+        first: *mut ibv_send_wr,
+        bad: &mut *mut ibv_send_wr,
+    ) -> i32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.0 {
+                None => ibverbs_sys::inline::ibv_post_send(qp, first, bad),
+                Some(calls) => extended_qp::post(calls, first, bad),
+            }
+        }
+    }
 }
 
 /// The right to take the buffers that a completion retired, with [`SendQueue::take`].
@@ -77,9 +110,14 @@ pub struct Done {
 impl<T: Send + 'static, K> SendQueue<T, K> {
     pub(crate) fn new(half: Half<T>) -> SendQueue<T, K> {
         let limits = *half.core().limits();
+        let calls = Calls(match limits.extended {
+            true => extended_qp::extended(half.core().pd(), half.qp),
+            false => None,
+        });
         SendQueue {
             half,
             limits,
+            calls,
             sends: Sends::Nothing,
             template: Template::new(),
             chain: Chain::new(),
@@ -113,7 +151,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         if let Err(kind) = self.admit(W::KIND).and(held) {
             return Err(PostError::new(kind, value));
         }
-        let (qp, id) = (self.half.qp, self.half.id);
+        let (qp, id, calls) = (self.half.qp, self.half.id, self.calls);
         let ring = self.half.ring();
         let Some(vacant) = ring.vacant() else {
             return Err(PostError::new(full(ring), value));
@@ -128,7 +166,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is alive. The segments are those of `value`, which keep their addresses when it moves into
         // the ring, where it stays until the device is done: the contracts of `Gather`, `Scatter` and `StoredAs`.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(qp, wr, &mut bad) };
+        let ret = unsafe { calls.submit(qp, wr, &mut bad) };
         if ret != 0
             && let Some(errno) = errno::refused(ret, bad, wr)
         {
@@ -162,7 +200,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         (wr.sg_list, wr.num_sge) = (list.as_sys(), list.len() as i32);
         let (wr, mut bad): (*mut _, _) = (wr, std::ptr::null_mut());
         // SAFETY: the queue pair is alive; the segments are the caller's contract.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_send(self.half.qp, wr, &mut bad) };
+        let ret = unsafe { self.calls.submit(self.half.qp, wr, &mut bad) };
         match ret != 0 {
             true => match errno::refused(ret, bad, wr) {
                 Some(errno) => Err(PostErrorKind::Device { errno }),

@@ -2,7 +2,8 @@
 //!
 //! The device is `soft0`, or the one that `VERBATIM_DEVICE` names: the tests that use this say what any device does. Where one is
 //! known to do something else than the specification says, the test accepts that of this device only.
-//! `VERBATIM_TEST_SLOWNESS` multiplies the hang limit, for emulated machines.
+//! `VERBATIM_TEST_SLOWNESS` multiplies the hang limit, for emulated machines. With `VERBATIM_TEST_EXTENDED` set, pairs are made of extended
+//! queue pairs and completion queues, which nothing else must notice.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use verbs::{
     Completion, Context, Cq, Device, Pd, PostError, Private, RcBuilder, Received, RecvError,
-    RecvQueue, SendQueue, Wc, WcError,
+    RecvQueue, SendQueue, Wc, WcError, WcFields,
 };
 
 pub type Buf = Private<Vec<u8>>;
@@ -40,6 +41,11 @@ pub fn is_rxe(ctx: &Context) -> bool {
     ctx.device_name().starts_with("rxe")
 }
 
+/// Whether pairs are extended ones.
+pub fn extended() -> bool {
+    std::env::var_os("VERBATIM_TEST_EXTENDED").is_some()
+}
+
 /// One side of a connection.
 pub struct End<S = Buf, R = Buf> {
     pub cq: Cq,
@@ -52,8 +58,15 @@ pub fn pair_of<S: Send + 'static, R: Send + 'static>(
     pd: &Pd,
     set: impl Fn(RcBuilder) -> RcBuilder,
 ) -> (End<S, R>, End<S, R>) {
-    let cqs = [0, 1].map(|_| pd.context().cq(256).build().unwrap());
-    let [ready_a, ready_b] = [0, 1].map(|i| set(pd.rc(&cqs[i])).build().unwrap());
+    let extended = extended();
+    let cqs = [0, 1].map(|_| match pd.context().cq(256) {
+        cq if extended => cq.extended(WcFields::empty()).build().unwrap(),
+        cq => cq.build().unwrap(),
+    });
+    let [ready_a, ready_b] = [0, 1].map(|i| match set(pd.rc(&cqs[i])) {
+        qp if extended => qp.extended().build().unwrap(),
+        qp => qp.build().unwrap(),
+    });
     let (a, b) = (ready_a.endpoint(), ready_b.endpoint());
     let [cq_a, cq_b] = cqs;
     let (tx, rx) = ready_a.connect(&b).unwrap();
