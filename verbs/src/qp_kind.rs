@@ -40,6 +40,12 @@ pub trait Connected: QpKind {}
 impl Connected for Rc {}
 impl Connected for Uc {}
 
+/// A kind of queue pair on which what cannot be delivered is lost: [`Uc`] or [`Ud`].
+pub trait Unreliable: QpKind {}
+
+impl Unreliable for Uc {}
+impl Unreliable for Ud {}
+
 pub(crate) mod sealed {
     use super::{ibv_qp_type, mask};
 

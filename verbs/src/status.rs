@@ -81,7 +81,9 @@ impl fmt::Debug for WcStatus {
 
 /// A work request failed.
 ///
-/// Its queue pair is in the error state: everything else posted to it completes with [`WcStatus::WR_FLUSH_ERR`].
+/// These are all that a device says of it. A connection that is reliable is over: everything else posted to its queue pair completes with
+/// [`WcStatus::WR_FLUSH_ERR`]. On an unreliable one a send that fails stops the send queue, until it is
+/// [recovered](crate::SendQueue::recover); receives go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {} (queue pair {qp_num:#x}, vendor code {vendor_err:#x})", status.explanation())]
 #[non_exhaustive]
@@ -92,6 +94,13 @@ pub struct WcError {
     pub vendor_err: u32,
     /// Number of the queue pair.
     pub qp_num: u32,
+}
+
+impl WcError {
+    /// Whether the work was given up because something else had failed, or the queue pair was.
+    pub fn is_flush(&self) -> bool {
+        self.status == WcStatus::WR_FLUSH_ERR
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +120,7 @@ mod tests {
             vendor_err: 0x88,
             qp_num: 7,
         };
+        assert!(!e.is_flush());
         assert!(
             e.to_string()
                 .starts_with("REM_ACCESS_ERR: the peer's device refused")

@@ -153,3 +153,43 @@ fn the_error_state_flushes() {
     let error = a.rx.redeem(wc).unwrap().unwrap_err();
     assert_eq!(error.error().status, WcStatus::WR_FLUSH_ERR);
 }
+
+/// A send with the key of another domain, which fails here, on each kind of queue pair that outlives that.
+#[test]
+fn a_send_queue_that_failed_is_recovered() {
+    let ctx = device();
+    let (pd, other) = (ctx.alloc_pd().unwrap(), ctx.alloc_pd().unwrap());
+    let (mut a, mut b) = uc_pair(&pd, |q| q);
+    let e = a.tx.recover().unwrap_err();
+    assert!(e.to_string().contains("SQE to RTS"), "{e}");
+    for _ in 0..2 {
+        b.rx.post(room(&pd, 8)).unwrap();
+        a.rx.post(room(&pd, 8)).unwrap();
+        let mut statuses = Vec::new();
+        for data in [buf(&other, b"no key"), buf(&pd, b"behind")] {
+            a.tx.send(data).signaled().post().unwrap();
+            let wc = next(&mut a.cq);
+            let mut done = a.tx.retire(wc).unwrap();
+            let (_, result) = a.tx.take(&mut done).unwrap();
+            let error = result.unwrap_err();
+            statuses.push((error.status, error.is_flush()));
+        }
+        let expected = [
+            (WcStatus::LOC_PROT_ERR, false),
+            (WcStatus::WR_FLUSH_ERR, true),
+        ];
+        assert_eq!(statuses, expected);
+        // It still receives.
+        b.tx.send(buf(&pd, b"heard")).signaled().post().unwrap();
+        b.sent();
+        let wc = next(&mut a.cq);
+        assert_eq!(a.rx.redeem(wc).unwrap().unwrap().bytes(), b"heard");
+        a.tx.recover().unwrap();
+        a.tx.send(buf(&pd, b"again")).signaled().post().unwrap();
+        a.sent();
+        let wc = next(&mut b.cq);
+        assert_eq!(b.rx.redeem(wc).unwrap().unwrap().bytes(), b"again");
+    }
+    a.tx.set_error().unwrap();
+    assert!(a.tx.recover().is_err());
+}
