@@ -16,6 +16,7 @@ suite() {
     cat <<'END'
 rc               verbatim-tests  kernel_rc  rxe0  rxe0
 rc-two-devices   verbatim-tests  kernel_rc  rxe0  rxe1
+conformance      verbatim-tests  conformance  rxe0  rxe1
 verbs-messages   verbatim-verbs  messages   rxe0  rxe0
 verbs-one-sided  verbatim-verbs  one_sided  rxe0  rxe0
 verbs-atomics    verbatim-verbs  atomics    rxe0  rxe0
@@ -63,7 +64,7 @@ rm -rf "$logs"
 mkdir -p "$logs"
 echo 'starting the guest'
 status=0
-tests/kernel/in-guest.sh --timeout 1500 --share "$logs" --env TEST_LIMIT \
+tests/kernel/in-guest.sh --timeout 1500 --share "$logs" --env TEST_LIMIT --env VERBATIM_CONFORMANCE_TABLE \
     -- "$PWD/tests/kernel/guest/run-tests" "$logs" "${lines[@]}" || status=$?
 if ((status)); then
     echo "failed with status $status; all output is in $logs"

@@ -1,0 +1,38 @@
+//! The cases.
+
+mod addresses;
+mod atomics;
+mod completions;
+mod creating;
+mod destroying;
+mod errors;
+mod extended;
+mod immediate;
+mod keys;
+mod lengths;
+mod ordering;
+mod shared;
+mod states;
+mod unconnected;
+mod unreliable;
+
+use crate::case::Topic;
+
+/// In the order of the table.
+pub const ALL: &[Topic] = &[
+    creating::TOPIC,
+    states::TOPIC,
+    keys::TOPIC,
+    lengths::TOPIC,
+    ordering::TOPIC,
+    immediate::TOPIC,
+    atomics::TOPIC,
+    errors::TOPIC,
+    completions::TOPIC,
+    shared::TOPIC,
+    unreliable::TOPIC,
+    unconnected::TOPIC,
+    addresses::TOPIC,
+    destroying::TOPIC,
+    extended::TOPIC,
+];
