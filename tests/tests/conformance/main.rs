@@ -37,6 +37,15 @@ use std::time::Instant;
 fn main() -> ExitCode {
     let words: Vec<String> = words(std::env::args().skip(1));
     let kind = device::kind();
+    if std::env::args().any(|argument| argument == "--list") {
+        // For those who ask what there is; options of other test programs mean nothing here.
+        for topic in topics::ALL {
+            for case in topic.cases {
+                println!("{}: {}: test", topic.name, case.name);
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
     let start = Instant::now();
     let (mut seen, mut failed, mut passed) = (Vec::new(), 0, 0);
     println!("\nrunning the cases of conformance on {}", device::device());

@@ -117,7 +117,8 @@ fn render(old: &str, kind: Kind, seen: &[Seen]) -> String {
         let devices = Kind::ALL.map(Kind::name).join(" | ");
         line(&format!("| case | source | {devices} |"));
         line(&format!("|---|---|{}", "---|".repeat(Kind::ALL.len())));
-        let mut notes = Vec::new();
+        // What they are about, by device and reason.
+        let mut notes: Vec<((Kind, &str), Vec<&str>)> = Vec::new();
         for case in topic.cases {
             let mut row = format!("| {} | {} |", case.name, case.source);
             for kind in Kind::ALL {
@@ -129,14 +130,19 @@ fn render(old: &str, kind: Kind, seen: &[Seen]) -> String {
                 }
                 row += &format!(" **{cell}** |");
                 if let Some(known) = case.known(kind) {
-                    notes.push(format!("* {}, `{}`: {}", case.name, kind.name(), known.why));
+                    match notes.iter_mut().find(|note| note.0 == (kind, known.why)) {
+                        Some(note) => note.1.push(case.name),
+                        None => notes.push(((kind, known.why), vec![case.name])),
+                    }
                 }
             }
             line(&row);
         }
         if !notes.is_empty() {
             line("");
-            notes.iter().for_each(|note| line(note));
+            for ((kind, why), cases) in notes {
+                line(&format!("* `{}`, {}: {why}", kind.name(), cases.join("; ")));
+            }
         }
     }
     out

@@ -260,6 +260,7 @@ fn late_receive(bed: &Bed) -> String {
     let mem = Mem::new(&a.side, 8, LOCAL);
     assert_eq!(a.set(State::IBV_QPS_ERR), 0);
     a.recv(1, &mem, 0, 8);
+    // Here nothing happens before something else does.
     if crate::device::kind() == Some(crate::device::Kind::Rxe) {
         let waits = a.rest();
         assert_eq!(a.set(State::IBV_QPS_ERR), 0);

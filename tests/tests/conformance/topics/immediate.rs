@@ -61,7 +61,7 @@ pub const TOPIC: Topic = Topic {
         case(
             "WRITE of nothing, with immediate data and a wrong key",
             nothing_wrong,
-            "IBTA 9.7.4.1.6",
+            "IBTA 9.7.4.1",
             "SUCCESS, there SUCCESS",
         ),
         case(

@@ -154,13 +154,13 @@ pub const TOPIC: Topic = Topic {
         case(
             "a WRITE of nothing with an unknown key",
             zero_write,
-            "IBTA 9.7.4.1.6",
+            "IBTA 9.7.4.1",
             "SUCCESS",
         ),
         case(
             "a READ of nothing with an unknown key",
             zero_read,
-            "IBTA 9.7.4.1.6",
+            "IBTA 9.7.4.1",
             "SUCCESS",
         ),
         case(
@@ -178,7 +178,7 @@ pub const TOPIC: Topic = Topic {
         case(
             "a WRITE of nothing where memory has no REMOTE_WRITE",
             zero_access,
-            "IBTA 9.7.4.1.6",
+            "IBTA 9.7.4.1",
             "SUCCESS",
         ),
         case("a WRITE to the last byte", last, ACCESS, "SUCCESS"),

@@ -44,7 +44,7 @@ pub const TOPIC: Topic = Topic {
         case(
             "a fenced SEND after a READ",
             fence,
-            "IBTA 10.8.3.3",
+            "IBTA 10.8.3",
             "1, 2, there new",
         ),
         case(
