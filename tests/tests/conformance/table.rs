@@ -26,7 +26,7 @@ pub fn settle(kind: Kind, seen: &[Seen]) -> Result<(), String> {
     let kept = committed();
     let old = std::fs::read_to_string(&kept).unwrap_or_default();
     let new = render(&old, kind, seen);
-    if let Some(file) = std::env::var_os(WRITE) {
+    if let Some(file) = std::env::var_os(WRITE).filter(|file| !file.is_empty()) {
         return std::fs::write(&file, new)
             .map_err(|error| format!("    {} cannot be written: {error}", file.display()));
     }
