@@ -73,6 +73,8 @@ struct Entry {
     cq: u64,
     wr_id: u64,
     report: Report,
+    /// Not in the report, so that it is not even read for what was sent.
+    origin: Origin,
 }
 
 /// What the device wrote, as it wrote it: what of it is defined is decided when it is looked at, since mostly little of it is.
@@ -90,16 +92,42 @@ pub(crate) struct Report {
     imm: u32,
     qp_num: u32,
     flags: u32,
-    origin: Origin,
 }
 
 /// Where a datagram came from; devices write it for others as well, or leave it as it was.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Origin {
-    pub(crate) qpn: u32,
+    qpn: u32,
     slid: u16,
     sl: u8,
     path_bits: u8,
+}
+
+impl Origin {
+    const NONE: Origin = Origin {
+        qpn: 0,
+        slid: 0,
+        sl: 0,
+        path_bits: 0,
+    };
+
+    #[inline(always)]
+    fn from_sys(wc: &ibv_wc) -> Origin {
+        Origin {
+            qpn: wc.src_qp,
+            slid: wc.slid,
+            sl: wc.sl,
+            path_bits: wc.dlid_path_bits,
+        }
+    }
+
+    /// The reverse of [`from_sys`](Self::from_sys).
+    fn write(&self, wc: &mut ibv_wc) {
+        wc.src_qp = self.qpn;
+        wc.slid = self.slid;
+        wc.sl = self.sl;
+        wc.dlid_path_bits = self.path_bits;
+    }
 }
 
 impl Report {
@@ -114,12 +142,6 @@ impl Report {
             imm: unsafe { wc.__bindgen_anon_1.imm_data },
             qp_num: wc.qp_num,
             flags: wc.wc_flags,
-            origin: Origin {
-                qpn: wc.src_qp,
-                slid: wc.slid,
-                sl: wc.sl,
-                path_bits: wc.dlid_path_bits,
-            },
         }
     }
 
@@ -132,10 +154,6 @@ impl Report {
         wc.__bindgen_anon_1.imm_data = self.imm;
         wc.qp_num = self.qp_num;
         wc.wc_flags = self.flags;
-        wc.src_qp = self.origin.qpn;
-        wc.slid = self.origin.slid;
-        wc.sl = self.origin.sl;
-        wc.dlid_path_bits = self.origin.path_bits;
     }
 
     #[inline(always)]
@@ -162,7 +180,7 @@ impl Report {
                 imm: self.imm,
                 flags: self.flags,
                 opcode: ibv_wc_opcode(self.opcode),
-                origin: self.origin,
+                origin: Origin::NONE,
             })
         } else {
             Err(WcError {
@@ -182,6 +200,7 @@ impl Entry {
             ..ibv_wc::default()
         };
         self.report.write(&mut wc);
+        self.origin.write(&mut wc);
         wc
     }
 }
@@ -194,6 +213,7 @@ impl Completion {
             cq: cq.0 << 16,
             wr_id: wc.wr_id,
             report: Report::from_sys(wc),
+            origin: Origin::from_sys(wc),
         })
     }
 
@@ -268,7 +288,8 @@ impl Completion {
     /// What it says, without the right to a buffer.
     #[inline(always)]
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
-        self.0.report.outcome()
+        let Entry { report, origin, .. } = self.0;
+        report.outcome().map(|wc| Wc { origin, ..wc })
     }
 }
 
@@ -307,7 +328,7 @@ pub struct Wc {
     imm: u32,
     flags: u32,
     pub(crate) opcode: ibv_wc_opcode,
-    pub(crate) origin: Origin,
+    origin: Origin,
 }
 
 impl Wc {
@@ -317,12 +338,7 @@ impl Wc {
         imm: 0,
         flags: 0,
         opcode: ibv_wc_opcode(u32::MAX >> 1 & !ibv_wc_opcode::IBV_WC_RECV.0),
-        origin: Origin {
-            qpn: 0,
-            slid: 0,
-            sl: 0,
-            path_bits: 0,
-        },
+        origin: Origin::NONE,
     };
 
     /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
@@ -360,15 +376,13 @@ impl Wc {
 
     /// As the device said it, in what [`AddressHandle::answer`](crate::AddressHandle) needs.
     pub(crate) fn to_sys(self) -> ibv_wc {
-        ibv_wc {
+        let mut wc = ibv_wc {
             opcode: self.opcode,
             wc_flags: self.flags,
-            src_qp: self.origin.qpn,
-            slid: self.origin.slid,
-            sl: self.origin.sl,
-            dlid_path_bits: self.origin.path_bits,
             ..Default::default()
-        }
+        };
+        self.origin.write(&mut wc);
+        wc
     }
 
     /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then.
