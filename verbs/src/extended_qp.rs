@@ -110,7 +110,14 @@ pub(crate) unsafe fn post(
 fn was_refused(ret: i32) -> bool {
     matches!(
         errno::failed(ret).raw_os_error(),
-        Some(libc::EINVAL | libc::ENOMEM | libc::EOPNOTSUPP | libc::ENOSYS | libc::E2BIG)
+        Some(
+            libc::EINVAL
+                | libc::ENOMEM
+                | libc::ENOSPC
+                | libc::EOPNOTSUPP
+                | libc::ENOSYS
+                | libc::E2BIG
+        )
     )
 }
 
@@ -130,7 +137,8 @@ unsafe fn request(qp: *mut ibv_qp_ex, wr: &ibv_send_wr) -> Option<()> {
         let (read, set_address) = (calls.wr_rdma_read, calls.wr_set_ud_addr);
         let (swap, add) = (calls.wr_atomic_cmp_swp, calls.wr_atomic_fetch_add);
         (*qp).wr_id = wr.wr_id;
-        (*qp).wr_flags = wr.send_flags & !INLINE;
+        // With the flag for inline data, which setting the data implies; there is a library (rxe) that does not see to it.
+        (*qp).wr_flags = wr.send_flags;
         let imm = wr.__bindgen_anon_1.imm_data;
         let (rdma, atomic) = (wr.wr.rdma, wr.wr.atomic);
         match wr.opcode {

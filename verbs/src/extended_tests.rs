@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use ibverbs_sys::inline::verbs_get_ctx;
 use ibverbs_sys::{
-    Api, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_qp, ibv_qp_ex,
-    ibv_send_wr,
+    Api, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_data_buf, ibv_poll_cq_attr, ibv_qp,
+    ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wc_opcode,
 };
 
 use crate::*;
@@ -16,6 +16,7 @@ type Buf = Private<Vec<u8>>;
 type CreateCq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
 type Complete = unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int;
 type Start = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
+type SetInline = unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf);
 type Next = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
 thread_local! {
@@ -263,6 +264,69 @@ fn what_may_be_posted_in_spite_of_an_error_stays() {
         }
     }
     assert_eq!(back, [5, 6]);
+}
+
+/// A library that copies the bytes and does not note that it has.
+#[test]
+fn inline_data_carries_its_flag() {
+    unsafe extern "C" fn set(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+        // SAFETY: between start and complete.
+        FLAGS.set(unsafe { (*qp).wr_flags });
+        // SAFETY: passed on.
+        unsafe { SET.get().unwrap()(qp, count, list) }
+    }
+    thread_local! {
+        static FLAGS: Cell<u32> = const { Cell::new(0) };
+        static SET: Cell<Option<SetInline>> = const { Cell::new(None) };
+    }
+    let ctx = open();
+    let cq = ctx.cq(256).build().unwrap();
+    let (mut tx, _rx, pd) = own(&ctx, &cq);
+    // SAFETY: alive, and only this thread uses it.
+    unsafe {
+        let raw = (softverbs::api().ibv_qp_to_qp_ex.unwrap())(tx.half.qp);
+        SET.set((*raw).wr_set_inline_data_list);
+        (*raw).wr_set_inline_data_list = Some(set);
+    }
+    let shared = pd.expose(8, Access::REMOTE_WRITE).unwrap();
+    let work = pd.register(vec![5]).unwrap();
+    tx.write(work, shared.remote()).inline().post().unwrap();
+    assert_eq!(FLAGS.get(), ibv_send_flags::IBV_SEND_INLINE.0);
+}
+
+/// Of failed work, devices define nothing else.
+#[test]
+fn of_failed_work_only_the_reasons_are_read() {
+    unsafe extern "C" fn reason(_: *mut ibv_cq_ex) -> u32 {
+        0x77
+    }
+    unsafe extern "C" fn opcode(_: *mut ibv_cq_ex) -> ibv_wc_opcode {
+        LOOKED.set(LOOKED.get() + 1);
+        ibv_wc_opcode::IBV_WC_RECV
+    }
+    thread_local! {
+        static LOOKED: Cell<u32> = const { Cell::new(0) };
+    }
+    let ctx = open();
+    let mut cq = ctx.cq(256).extended(WcFields::all()).build().unwrap();
+    // SAFETY: alive, and only this thread uses it.
+    unsafe {
+        let raw: *mut ibv_cq_ex = cq.shared().raw().cast();
+        (*raw).read_vendor_err = Some(reason);
+        (*raw).read_opcode = Some(opcode);
+    }
+    let (mut tx, mut rx, pd) = own(&ctx, &cq);
+    rx.post(pd.register(vec![0; 8]).unwrap()).unwrap();
+    tx.set_error().unwrap();
+    let wc = loop {
+        match cq.poll().unwrap() {
+            Some(wc) => break wc,
+            None => std::thread::yield_now(),
+        }
+    };
+    let error = rx.redeem(wc).unwrap().unwrap_err().error();
+    assert_eq!((error.vendor_err, error.is_flush()), (0x77, true));
+    assert_eq!(LOOKED.get(), 0);
 }
 
 #[test]
