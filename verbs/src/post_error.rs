@@ -75,7 +75,7 @@ pub enum PostErrorKind {
     },
     /// The device refused, with this errno.
     Device {
-        /// `EINVAL`: the device does not take one of the values; `ENOMEM`: the device's own queue is full.
+        /// `EINVAL`: the device does not take one of the values; `ENOMEM` or `ENOSPC`: the device's own queue is full.
         errno: i32,
     },
 }
@@ -139,7 +139,7 @@ impl fmt::Display for PostErrorKind {
             PostErrorKind::Device { errno } => {
                 let hint = match errno {
                     libc::EINVAL => " (a value that this device does not take)",
-                    libc::ENOMEM => " (the device's queue is full)",
+                    libc::ENOMEM | libc::ENOSPC => " (the device's queue is full)",
                     _ => "",
                 };
                 write!(
@@ -182,7 +182,7 @@ impl<T> PostError<T> {
             self.kind,
             PostErrorKind::QueueFull { .. }
                 | PostErrorKind::Device {
-                    errno: libc::ENOMEM
+                    errno: libc::ENOMEM | libc::ENOSPC
                 }
         )
     }
@@ -229,5 +229,13 @@ mod tests {
         assert!(e.is_full());
         assert!(e.to_string().contains("1 of its 4 slots"));
         assert_eq!(e.into_inner().into_inner(), [7; 500]);
+        for (errno, full) in [
+            (libc::ENOMEM, true),
+            (libc::ENOSPC, true),
+            (libc::EIO, false),
+        ] {
+            let e = PostError::new(PostErrorKind::Device { errno }, ());
+            assert_eq!(e.is_full(), full);
+        }
     }
 }
