@@ -586,6 +586,43 @@ mod tests {
     }
 
     #[test]
+    fn what_was_kept_is_in_a_batch_as_the_device_wrote_it() {
+        let mut wc = ibv_wc {
+            wr_id: 3 << SEQ_BITS | 77,
+            opcode: ibv_wc_opcode::IBV_WC_RECV,
+            byte_len: 60,
+            qp_num: 9,
+            src_qp: 11,
+            wc_flags: ibv_wc_flags::IBV_WC_GRH.0 | ibv_wc_flags::IBV_WC_WITH_INV.0,
+            slid: 12,
+            sl: 3,
+            dlid_path_bits: 4,
+            ..Default::default()
+        };
+        wc.__bindgen_anon_1.invalidated_rkey = 0x1234;
+        let mut batch = WcBatch::with_capacity(1);
+        batch.push(&Completion::from_sys(CqId(8), &wc));
+        let c = batch.pop().unwrap();
+        assert_eq!((c.queue(), c.seq()), (QueueId::new(CqId(8), 3), 77));
+        assert_eq!(c.qp_num(), 9);
+        let got = c.outcome().unwrap();
+        assert_eq!((got.byte_len(), got.imm()), (60, None));
+        assert_eq!((got.has_grh(), got.source_qpn()), (true, Some(11)));
+        assert_eq!(got.invalidated(), Some(RKey(0x1234)));
+        let back = got.to_sys();
+        assert_eq!(
+            (back.src_qp, back.slid, back.sl, back.dlid_path_bits),
+            (11, 12, 3, 4)
+        );
+        assert_eq!(back.wc_flags, wc.wc_flags);
+        // Of what was sent there is none of it.
+        wc.opcode = ibv_wc_opcode::IBV_WC_SEND;
+        let sent = Completion::from_sys(CqId(8), &wc).outcome().unwrap();
+        assert_eq!((sent.has_grh(), sent.source_qpn()), (false, None));
+        assert_eq!(sent.invalidated(), None);
+    }
+
+    #[test]
     fn ids_of_shared_queues_are_the_same_everywhere() {
         let last = (1 << 28) - 1;
         for (number, slot) in [(0, 0), (1, 5), (last, MAX_SLOTS - 1)] {
