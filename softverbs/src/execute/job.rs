@@ -258,8 +258,10 @@ impl Job<'_> {
     pub fn fail_receive(&mut self, theirs: Status, ours: Status) -> Stop {
         if self.qp.service == Service::Uc {
             return match theirs {
-                // The receive's own fault.
-                Status::IBV_WC_LOC_PROT_ERR => self.spoil_receive(theirs),
+                // The receive's own fault: its owner hears of it, and the sender does not (as with Linux's rxe).
+                Status::IBV_WC_LOC_PROT_ERR | Status::IBV_WC_LOC_LEN_ERR => {
+                    self.spoil_receive(theirs)
+                }
                 _ => self.drop_message(theirs),
             };
         }

@@ -43,7 +43,7 @@ pub const TOPIC: Topic = Topic {
             short,
             "IBTA 9.8.2, 9.9.3",
             "SUCCESS, there 11 LOC_LEN_ERR, ERR",
-        ).but(Kind::Soft, "SUCCESS, there none, RTS", "what does not fit is dropped like what has no receive, and the receive kept").but(Kind::Rxe, "SUCCESS, there 11 LOC_QP_OP_ERR, ERR", "it takes what does not fit a request for a malformed request"),
+        ).but(Kind::Rxe, "SUCCESS, there 11 LOC_QP_OP_ERR, ERR", "it takes what does not fit a request for a malformed request"),
         case("a peer that is gone", gone, "IBTA 9.8.2", "SUCCESS, RTS"),
         case(
             "a wrong key here",
