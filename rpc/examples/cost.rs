@@ -7,10 +7,13 @@
 //! ```
 //!
 //! Both ends wait by polling; what the polls that find nothing cost is in `poll_cq` and `Waiter`, and depends on how the threads
-//! run. Without callgrind it prints the time of one call.
+//! run. Without callgrind it prints the time of one call. A third number is how many calls are on their way at once, instead of 1.
 
 use mempool::Pool;
-use rpc::{Client, Deadline, Method, ReplyPath, Request, RequestPath, Responder, Server};
+use rpc::{
+    Client, Deadline, Method, Pending, Reply, ReplyPath, Request, RequestPath, Responder, Server,
+};
+use std::collections::VecDeque;
 use std::error::Error;
 use std::time::{Duration, Instant};
 use verbs::Device;
@@ -19,15 +22,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().unwrap_or_else(|| "write_imm".to_owned());
     let count: u32 = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
+    let window: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
     let (request, reply) = match &*path {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
-        _ => return Err("send or write_imm, and a number".into()),
+        _ => return Err("send or write_imm, and two numbers".into()),
     };
     let context = Device::open_default()?;
     let pd = context.alloc_pd()?;
     let pool = Pool::builder(&pd).build()?;
+    let entries = 2 * window.max(32) as u32;
     let server = Server::bind("127.0.0.1:0")?
+        .window(entries)
         .pool(&pd, &pool)
         .serve(|_core| {
             |request: Request<'_>, responder: Responder| responder.reply(request.body())
@@ -35,16 +41,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut client = Client::builder()
         .request(request)
         .reply(reply)
+        .window(entries)
         .pool(&pd, &pool)
         .connect(server.local_addr())?;
     let message = [1; 64];
     let begin = Instant::now();
+    let deadline = Deadline::after(Duration::from_secs(3600));
+    let answered = |reply: Reply| match reply.bytes() == message {
+        true => Ok(()),
+        false => Err("answered wrongly"),
+    };
+    let mut pending = VecDeque::with_capacity(window);
     for _ in 0..count {
-        let deadline = Deadline::after(Duration::from_secs(60));
-        let reply = client.call(Method(1), message, deadline)?;
-        if reply.bytes() != message {
-            return Err("answered wrongly".into());
+        if window == 1 {
+            answered(client.call(Method(1), message, deadline)?)?;
+            continue;
         }
+        if pending.len() == window {
+            let oldest: Option<Pending> = pending.pop_front();
+            answered(oldest.ok_or("no call")?.wait(&mut client)?)?;
+        }
+        pending.push_back(client.submit(Method(1), message, deadline)?);
+    }
+    for call in pending {
+        answered(call.wait(&mut client)?)?;
     }
     let ns = begin.elapsed().as_nanos() as f64 / f64::from(count.max(1));
     println!("{path}: {ns:.1} ns");

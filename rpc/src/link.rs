@@ -170,7 +170,7 @@ impl Link {
     /// Posts a message with a short payload, which the device copies meanwhile; nothing of it comes back.
     ///
     /// Call it only after [`may_post`](Self::may_post) said yes, for at most [`small`](Self::small) bytes.
-    #[inline]
+    #[inline(always)]
     pub fn post_small(
         &mut self,
         class: Class,

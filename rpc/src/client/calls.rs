@@ -4,12 +4,11 @@
 //! processor is done writing it. So an entry is filled where it stays, and the bytes of a small reply lie in it until the reply is
 //! made, right where the caller gets it.
 
-use super::reply::{HERE, Reply};
+use super::reply::{Reply, Small};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::wire::SlotId;
-use mempool::Pool;
 
 /// A call.
 pub(super) struct Call {
@@ -17,8 +16,7 @@ pub(super) struct Call {
     pub deadline: Deadline,
     pub slot: SlotId,
     state: State,
-    /// A small reply.
-    bytes: [u8; HERE],
+    small: Small,
     /// Any other outcome.
     outcome: Option<Result<Reply, CallError>>,
 }
@@ -28,8 +26,8 @@ enum State {
     /// Nobody's.
     Free,
     Waiting,
-    /// With a reply of so many bytes in `bytes`.
-    Small(u8),
+    /// With a reply in `small`.
+    Small,
     /// With an outcome in `outcome`.
     Ended,
 }
@@ -61,7 +59,7 @@ impl Calls {
             deadline: Deadline::never(),
             slot: SlotId::default(),
             state: State::Free,
-            bytes: [0; HERE],
+            small: Small::EMPTY,
             outcome: None,
         });
     }
@@ -106,12 +104,14 @@ impl Calls {
             .is_none_or(|call| call.state != State::Waiting)
     }
 
-    /// A call ends with a whole reply of at most [`HERE`] bytes, others are not taken: when it began.
+    /// A call ends with a whole reply of at most [`HERE`](super::reply::HERE) bytes, others are not taken: when it began.
     #[inline(always)]
     pub fn end_small(&mut self, key: usize, bytes: &[u8]) -> Option<Moment> {
         let call = self.waiting(key)?;
-        call.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        call.state = State::Small(bytes.len() as u8);
+        if !call.small.fill(bytes) {
+            return None;
+        }
+        call.state = State::Small;
         Some(call.started)
     }
 
@@ -132,29 +132,27 @@ impl Calls {
         }
     }
 
-    /// The outcome of a call, if there is one; the call is then over.
+    /// The reply of a call, if it has ended with a small one; the call is then over.
     #[inline(always)]
-    pub fn take(
-        &mut self,
-        key: usize,
-        inline_limit: u32,
-        pool: &Pool,
-    ) -> Option<Result<Reply, CallError>> {
+    pub fn take_small(&mut self, key: usize) -> Option<&Small> {
         let call = self.entries.get_mut(key)?;
-        match call.state {
-            State::Small(len) => {
-                call.state = State::Free;
-                self.free.push(key);
-                let bytes = &call.bytes[..usize::from(len)];
-                Some(Ok(Reply::copied(bytes, inline_limit, pool)))
-            }
-            State::Ended => {
-                call.state = State::Free;
-                self.free.push(key);
-                call.outcome.take()
-            }
-            State::Free | State::Waiting => None,
+        if call.state != State::Small {
+            return None;
         }
+        call.state = State::Free;
+        self.free.push(key);
+        Some(&call.small)
+    }
+
+    /// The outcome of a call, if there is another; the call is then over.
+    pub fn take(&mut self, key: usize) -> Option<Result<Reply, CallError>> {
+        let call = self.entries.get_mut(key)?;
+        if call.state != State::Ended {
+            return None;
+        }
+        call.state = State::Free;
+        self.free.push(key);
+        call.outcome.take()
     }
 
     /// Forgets a call; its slot, if it had no outcome.

@@ -5,8 +5,8 @@
 //! the connection ends, the queue pair is destroyed first; then everything that belongs to slots
 //! is freed, and every call gets its error.
 
+use super::Client;
 use super::flight::Flight;
-use super::{Client, Reply};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
@@ -14,12 +14,6 @@ use crate::handshake::Goodbye;
 use std::sync::Arc;
 
 impl Client {
-    /// The outcome of a call, if there is one; the call is then over.
-    pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Reply, CallError>> {
-        let limit = self.recorder.inline_limit;
-        self.calls.take(key, limit, &self.pool)
-    }
-
     pub(super) fn has_outcome(&self, key: usize) -> bool {
         self.calls.has_outcome(key)
     }

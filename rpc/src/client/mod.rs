@@ -117,13 +117,14 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`]: what happened, and whether the request may have been executed.
+    #[inline]
     pub fn call(
         &mut self,
         method: Method,
         payload: impl Payload,
         deadline: Deadline,
     ) -> Result<Reply, CallError> {
-        let key = self.start(method, payload, None, deadline)?;
+        let key = self.start(method, payload, deadline)?;
         self.finish_call(key)
     }
 
@@ -143,7 +144,7 @@ impl Client {
         destination: Buf,
         deadline: Deadline,
     ) -> Result<(Reply, Buf), CallError> {
-        let key = self.start(method, payload, Some(destination), deadline)?;
+        let key = self.start_into(method, payload, Some(destination), deadline)?;
         let mut reply = self.finish_call(key)?;
         let buf = reply.take_destination().unwrap_or_default();
         Ok((reply, buf))
@@ -155,13 +156,14 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError::NotSent`].
+    #[inline]
     pub fn submit(
         &mut self,
         method: Method,
         payload: impl Payload,
         deadline: Deadline,
     ) -> Result<Pending, CallError> {
-        let key = self.start(method, payload, None, deadline)?;
+        let key = self.start(method, payload, deadline)?;
         Ok(Pending::new(key, &self.dropped))
     }
 
@@ -177,7 +179,7 @@ impl Client {
         destination: Buf,
         deadline: Deadline,
     ) -> Result<Pending, CallError> {
-        let key = self.start(method, payload, Some(destination), deadline)?;
+        let key = self.start_into(method, payload, Some(destination), deadline)?;
         Ok(Pending::new(key, &self.dropped))
     }
 

@@ -14,15 +14,43 @@ pub struct Reply {
 /// Bytes that a reply keeps in itself: to allocate would take longer than to move them.
 pub(super) const HERE: usize = 80;
 
-/// Aligned, so that moving them reads what was written as it was written.
+/// Aligned, and with its length behind: then moving it reads what was written as it was written.
+#[derive(Clone, Copy)]
 #[repr(align(16))]
-pub(super) struct Aligned([u8; HERE]);
+pub(super) struct Small {
+    bytes: [u8; HERE],
+    len: u8,
+}
+
+impl Small {
+    pub const EMPTY: Small = Small {
+        bytes: [0; HERE],
+        len: 0,
+    };
+
+    /// Takes these bytes in; false if there are too many.
+    #[inline(always)]
+    pub fn fill(&mut self, bytes: &[u8]) -> bool {
+        match self.bytes.get_mut(..bytes.len()) {
+            Some(here) => {
+                here.copy_from_slice(bytes);
+                self.len = bytes.len() as u8;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
 
 /// Where the bytes of a reply are.
 pub(super) enum Bytes {
     Empty,
     /// So few that they are right here.
-    Here(u8, Aligned),
+    Here(Small),
     /// In a buffer of the pool.
     Buf(Buf),
     /// On the heap, because the pool had none left.
@@ -35,10 +63,8 @@ impl Bytes {
     /// Copies a small reply.
     #[inline(always)]
     pub fn copy(bytes: &[u8], pool: &Pool) -> Bytes {
-        if bytes.len() <= HERE {
-            let mut here = Aligned([0; HERE]);
-            here.0[..bytes.len()].copy_from_slice(bytes);
-            return Bytes::Here(bytes.len() as u8, here);
+        if bytes.is_empty() {
+            return Bytes::Empty;
         }
         match pool.alloc_from_slice(bytes) {
             Ok(buf) => Bytes::Buf(buf),
@@ -56,11 +82,11 @@ impl Reply {
         }
     }
 
-    /// A copy of a small reply, for which nothing is held.
+    /// A small reply, for which nothing is held.
     #[inline(always)]
-    pub(super) fn copied(bytes: &[u8], inline_limit: u32, pool: &Pool) -> Reply {
+    pub(super) fn small(bytes: &Small, inline_limit: u32) -> Reply {
         Reply {
-            bytes: Bytes::copy(bytes, pool),
+            bytes: Bytes::Here(*bytes),
             inline_limit,
             buffers: Buffers::default(),
         }
@@ -70,7 +96,7 @@ impl Reply {
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Empty => 0,
-            Bytes::Here(len, _) => (*len).into(),
+            Bytes::Here(small) => small.len.into(),
             Bytes::Buf(buf) => buf.len(),
             Bytes::Heap(bytes) => bytes.len(),
             Bytes::Destination(len) => *len,
@@ -86,7 +112,7 @@ impl Reply {
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],
-            Bytes::Here(len, bytes) => &bytes.0[..usize::from(*len)],
+            Bytes::Here(small) => small.bytes(),
             Bytes::Buf(buf) => buf,
             Bytes::Heap(bytes) => bytes,
         }
@@ -106,7 +132,7 @@ impl Reply {
         match self.bytes {
             Bytes::Empty | Bytes::Destination(_) => Ok(Buf::default()),
             Bytes::Buf(buf) => Ok(buf),
-            Bytes::Here(len, bytes) => pool.alloc_from_slice(&bytes.0[..usize::from(len)]),
+            Bytes::Here(small) => pool.alloc_from_slice(small.bytes()),
             Bytes::Heap(bytes) => pool.alloc_from_slice(&bytes),
         }
     }

@@ -14,23 +14,24 @@ use crate::names::Method;
 use crate::wire::{Header, Kind, SlotId};
 
 impl Client {
-    /// Sends a small request; the key of its call. `None` if this is no case for it.
-    ///
-    /// # Errors
-    /// When the connection is broken.
+    /// Sends a small request; the key of its call. `None` if this is no case for it, or the connection has just broken.
     #[inline(always)]
     pub(super) fn start_small(
         &mut self,
         method: Method,
         payload: &[u8],
         deadline: Deadline,
-    ) -> Result<Option<usize>, Lost> {
-        let Some((slot, started)) = self.post_small(method, payload, deadline)? else {
-            return Ok(None);
+    ) -> Option<usize> {
+        let (slot, started) = match self.post_small(method, payload, deadline) {
+            Ok(posted) => posted?,
+            Err(lost) => {
+                self.fail(lost);
+                return None;
+            }
         };
         let key = self.calls.begin(started, deadline, slot);
         self.flights[slot.index as usize].call = Some(key);
-        Ok(Some(key))
+        Some(key)
     }
 
     /// Posts a small request: its slot, and when that was.

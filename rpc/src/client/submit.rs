@@ -21,8 +21,25 @@ fn unsent(reason: NotSentReason, payload: Outgoing) -> Unsent {
 }
 
 impl Client {
-    /// Sends a request; the key of its call.
+    /// Sends a request whose reply goes to a buffer of the pool; the key of its call.
+    #[inline(always)]
     pub(super) fn start(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        deadline: Deadline,
+    ) -> Result<usize, CallError> {
+        if let Some(bytes) = payload.as_bytes()
+            && let Some(key) = self.start_small(method, bytes, deadline)
+        {
+            return Ok(key);
+        }
+        self.start_into(method, payload, None, deadline)
+    }
+
+    /// Sends a request; the key of its call.
+    #[inline(never)]
+    pub(super) fn start_into(
         &mut self,
         method: Method,
         payload: impl Payload,
@@ -44,18 +61,6 @@ impl Client {
         destination: &mut Option<Buf>,
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
-        if destination.is_none()
-            && let Some(bytes) = payload.as_bytes()
-        {
-            match self.start_small(method, bytes, deadline) {
-                Ok(Some(key)) => return Ok(key),
-                Ok(None) => {}
-                Err(lost) => {
-                    self.fail(lost);
-                    return Err(Box::new((self.closed(), None)));
-                }
-            }
-        }
         let inline_limit = self.recorder.inline_limit;
         let copies = &mut self.recorder.copies;
         let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)

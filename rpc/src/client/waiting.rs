@@ -15,23 +15,36 @@ const CONTROL_EVERY: Duration = Duration::from_micros(500);
 const BUSY_ROUNDS: u32 = 8;
 
 impl Client {
-    /// Waits for a call's outcome until its deadline.
+    /// Waits for a call's outcome until its deadline; the outcome.
+    #[inline(always)]
     pub(super) fn finish_call(&mut self, key: usize) -> Result<Reply, CallError> {
-        if let Some(outcome) = self.take_outcome(key) {
-            return outcome;
+        self.wait_for(key);
+        // Made right where the caller gets it.
+        if let Some(small) = self.calls.take_small(key) {
+            return Ok(Reply::small(small, self.recorder.inline_limit));
         }
-        let deadline = self
-            .calls
-            .get(key)
-            .map_or(Deadline::never(), |call| call.deadline);
-        self.wait_until(deadline, |client| client.has_outcome(key));
-        match self.take_outcome(key) {
-            Some(outcome) => outcome,
-            None => {
-                self.expire(key);
-                Err(CallError::Expired)
-            }
+        self.take_other(key)
+    }
+
+    /// Waits for a call's outcome until its deadline.
+    #[inline(always)]
+    pub(super) fn wait_for(&mut self, key: usize) {
+        if !self.has_outcome(key) {
+            let deadline = self
+                .calls
+                .get(key)
+                .map_or(Deadline::never(), |call| call.deadline);
+            self.wait_until(deadline, |client| client.has_outcome(key));
         }
+    }
+
+    /// The outcome of a call that has not ended with a small reply, if it has ended.
+    #[inline(never)]
+    pub(super) fn take_other(&mut self, key: usize) -> Result<Reply, CallError> {
+        self.calls.take(key).unwrap_or_else(|| {
+            self.expire(key);
+            Err(CallError::Expired)
+        })
     }
 
     /// Makes progress until the condition holds or the deadline has passed.

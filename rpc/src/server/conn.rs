@@ -180,7 +180,13 @@ impl Conn {
                 Ok(())
             };
         }
-        self.handle(host, id, (method, deadline), header.inline_start(), None)?;
+        self.handle(
+            host,
+            id,
+            (method, deadline),
+            header.inline_start(),
+            &mut None,
+        )?;
         self.link.repost(Class::Request)
     }
 
@@ -268,7 +274,7 @@ impl Conn {
                 self.refuse_expired(host, id)?;
                 continue;
             }
-            self.handle(host, id, (pull.method, pull.deadline), 0, Some(buf))?;
+            self.handle(host, id, (pull.method, pull.deadline), 0, &mut Some(buf))?;
         }
         Ok(())
     }
@@ -281,7 +287,7 @@ impl Conn {
         slot: SlotId,
         (method, deadline): (Method, Deadline),
         inline: usize,
-        buf: Option<Buf>,
+        buf: &mut Option<Buf>,
     ) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
@@ -290,7 +296,7 @@ impl Conn {
         if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
             host.outbox.expect_small(self.id, slot, self.link.small());
         }
-        host.run(Job {
+        host.run(&mut Job {
             conn: self.id,
             slot,
             method,

@@ -55,7 +55,7 @@ where
 {
     /// Runs the handler. If it panics, the responder it was given answers, or has answered.
     #[inline(always)]
-    pub fn run(&mut self, job: Job<'_>) {
+    pub fn run(&mut self, job: &mut Job<'_>) {
         self.counters.calls.add(1);
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
@@ -84,17 +84,17 @@ pub(super) struct Job<'a> {
     pub peer: &'a SocketAddr,
     /// The bytes of the request, unless they are in `buf`.
     pub inline: &'a [u8],
-    pub buf: Option<Buf>,
+    pub buf: &'a mut Option<Buf>,
 }
 
 /// One run of a handler. Request and responder are made where they are handed over: what has just been made costs more to move than
 /// to make.
-struct Run<'a, H> {
+struct Run<'a, 'b, H> {
     host: &'a mut Host<H>,
-    job: Job<'a>,
+    job: &'a mut Job<'b>,
 }
 
-impl<H> Run<'_, H>
+impl<H> Run<'_, '_, H>
 where
     H: FnMut(Request<'_>, Responder),
 {
