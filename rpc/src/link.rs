@@ -57,8 +57,8 @@ pub(crate) struct Link {
     credits: Credits,
     /// Entries that may be late.
     late_max: u32,
-    /// Longest payload in bytes that is copied while it is posted.
-    small: usize,
+    /// Longest payload in bytes that is copied while it is posted, if the device does that.
+    small: Option<usize>,
     /// What messages are boxed in, to be used again as it is.
     #[expect(clippy::vec_box, reason = "the queue takes boxes")]
     boxes: Vec<Box<Message>>,
@@ -161,9 +161,9 @@ impl Link {
         }
     }
 
-    /// Longest payload in bytes for [`post_small`](Self::post_small).
+    /// Longest payload in bytes for [`post_small`](Self::post_small); `None` if nothing is posted so.
     #[inline]
-    pub fn small(&self) -> usize {
+    pub fn small(&self) -> Option<usize> {
         self.small
     }
 
@@ -177,7 +177,7 @@ impl Link {
         mut header: Header,
         payload: &[u8],
     ) -> Result<(), Lost> {
-        debug_assert!(payload.len() <= self.small);
+        debug_assert!(self.small.is_some_and(|most| payload.len() <= most));
         let len = HEADER_LEN + payload.len();
         let sent = self.credits.send(class, len);
         header.credit = sent.counter;

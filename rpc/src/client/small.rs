@@ -46,7 +46,7 @@ impl Client {
         let Some(link) = &mut self.link else {
             return Ok(None);
         };
-        if payload.len() > link.small()
+        if link.small().is_none_or(|most| payload.len() > most)
             || deadline.is_past_at(now)
             || !link.may_post(Class::Request)
         {

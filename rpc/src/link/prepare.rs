@@ -185,9 +185,11 @@ impl Prepared {
             signal_every: (tx.depth() / 4).max(1),
             small: (tx.max_inline() as usize)
                 .min(SMALL_MESSAGE)
-                .saturating_sub(HEADER_LEN)
-                .min(terms.inline_limit as usize)
-                .min(terms.max_message as usize),
+                .checked_sub(HEADER_LEN)
+                .map(|len| {
+                    len.min(terms.inline_limit as usize)
+                        .min(terms.max_message as usize)
+                }),
             boxes: Vec::new(),
             scratch: Box::new([0; SMALL_MESSAGE]),
             late_max: credits.late_most(terms.slots),

@@ -293,8 +293,11 @@ impl Conn {
         H: FnMut(Request<'_>, Responder),
     {
         // What can leave at once need not wait in the outbox.
-        if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
-            host.outbox.expect_small(self.id, slot, self.link.small());
+        if let Some(most) = self.link.small()
+            && self.unsent.is_empty()
+            && self.link.may_post(Class::Answer)
+        {
+            host.outbox.expect_small(self.id, slot, most);
         }
         host.run(&mut Job {
             conn: self.id,
