@@ -6,9 +6,9 @@
 //! and nothing has to be waited for when memory or a queue pair is given back: a late sender writes into a file that nobody looks
 //! at any more.
 //!
-//! What cannot be delivered is dropped, and its sender succeeds: nobody at that number, another key, no receive, a receive that is
-//! too short for the message and the 40 bytes before it. Whether there is a receive is decided when the message is sent, not when
-//! it is polled.
+//! What cannot be delivered is dropped, and its sender succeeds: nobody at that number, another key, no receive. Whether there is a
+//! receive is decided when the message is sent, not when it is polled. A receive that is too short for the message and the 40 bytes
+//! before it completes with an error and ends its queue pair, and the sender succeeds as well.
 
 pub(crate) mod address;
 mod inbox;

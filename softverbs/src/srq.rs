@@ -333,27 +333,23 @@ impl SrqCore {
         Some(done)
     }
 
-    /// Takes an entry for queue pair `qp` of this process, and completes it if `f`, which is given the entries and the slot, agrees;
-    /// else it is there for others.
-    pub fn take<T>(&self, qp: usize, f: impl FnOnce(&Entries, u64) -> Option<T>) -> Option<T> {
+    /// Takes an entry, if there is one, for queue pair `qp` of this process, and completes it with `f`, which is given the entries
+    /// and the slot.
+    pub fn take<T>(&self, qp: usize, f: impl FnOnce(&Entries, u64) -> T) -> Option<T> {
         let mut state = self.state.lock_often();
         let place = self.claims.claim(self.ring(), state.posted, qp)?;
         if state.positions.get(place.slot) != Some(&place.position) {
             return None;
         }
         let done = f(&self.entries, place.slot as u64);
-        if done.is_some() {
-            state.positions[place.slot] = 0;
-            state.unused.push(place.slot as u32);
-        } else {
-            self.offer(&mut state, place.slot);
-        }
+        state.positions[place.slot] = 0;
+        state.unused.push(place.slot as u32);
         let limited = state.limit.is_some();
         drop(state);
         if limited {
             self.check_limit();
         }
-        done
+        Some(done)
     }
 
     /// Takes back what was claimed for a queue pair that has no producer at work any more. `told`: the entries that its lane

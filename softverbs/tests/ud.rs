@@ -113,13 +113,6 @@ fn what_cannot_arrive_is_dropped() {
     assert_eq!(a.post(&mut wrong), 0);
     assert_eq!(a.next().status, OK);
     nothing("another key");
-    send(&a, &ah, b.qpn(), &from, 101);
-    nothing("longer than the receive");
-    // One that is too long does not stand in the way of one that fits.
-    send(&a, &ah, b.qpn(), &from, 101);
-    send(&a, &ah, b.qpn(), &from, 100);
-    assert_eq!((b.next().wr_id, b.poll().is_none()), (1, true));
-    assert_eq!(b.recv(1, &mut [to.sge(0, GRH + 100)]), 0);
     // As with Linux's rxe, and as the specification says (C10-93.1.1): not sent, and no error.
     send(&a, &ah, b.qpn(), &from, MTU + 1);
     nothing("longer than the MTU");
@@ -145,6 +138,37 @@ fn what_cannot_arrive_is_dropped() {
     send(&a, &ah, c.qpn(), &from, 8);
     let wc = c.next();
     assert_eq!((wc.status, wc.wr_id), (Status::IBV_WC_WR_FLUSH_ERR, 2));
+}
+
+/// A receive without room for the message, or not even for what is before it, fails and ends its queue pair: what came after it
+/// is lost, and the other receives are flushed.
+#[test]
+fn a_short_receive_ends_the_receiver() {
+    let dev = Dev::open();
+    let ah = Ah::new(&dev, 1);
+    let from = Mem::plain(&dev, MTU, LOCAL);
+    from.fill(0, &pattern(1, MTU));
+    let to = Mem::plain(&dev, GRH + MTU, LOCAL);
+    let a = end(&dev, &ud());
+    for (room, len) in [(0, 0), (20, 0), (GRH - 1, 0), (GRH, 1), (GRH + 100, 101)] {
+        let b = end(&dev, &ud());
+        assert_eq!(b.recv(1, &mut [to.sge(0, GRH + 8)]), 0);
+        assert_eq!(b.recv(2, &mut [to.sge(0, room)]), 0);
+        assert_eq!(b.recv(3, &mut [to.sge(0, GRH + MTU)]), 0);
+        for len in [8, len, 8] {
+            send(&a, &ah, b.qpn(), &from, len);
+        }
+        let (first, failed) = (b.next(), b.next());
+        assert_eq!((first.status, first.wr_id), (OK, 1), "{room}");
+        assert_eq!(to.get(GRH, 8), pattern(1, 8));
+        let expected = (Status::IBV_WC_LOC_LEN_ERR, 2);
+        assert_eq!((failed.status, failed.wr_id), expected, "{room}");
+        assert_eq!(b.state(), State::IBV_QPS_ERR);
+        let last = b.next();
+        let expected = (Status::IBV_WC_WR_FLUSH_ERR, 3);
+        assert_eq!((last.status, last.wr_id), expected, "{room}");
+        assert_eq!(a.state(), State::IBV_QPS_RTS);
+    }
 }
 
 #[test]
@@ -318,15 +342,12 @@ fn from_a_shared_queue() {
     send(&a, &ah, b.qpn(), &mem, 8);
     post(0);
     assert!(b.poll().is_none(), "there was none when it was sent");
-    // rxe ends such a receive with an error; here it stays for one that fits.
-    send(&a, &ah, b.qpn(), &mem, 101);
-    assert!(b.poll().is_none(), "too long");
     (1..4).for_each(post);
     for _ in 0..6 {
         send(&a, &ah, b.qpn(), &mem, 7);
     }
-    let mut ids: Vec<u64> = (0..4).map(|_| b.next().wr_id).collect();
-    ids.sort();
+    // In the order in which they were posted.
+    let ids: Vec<u64> = (0..4).map(|_| b.next().wr_id).collect();
     assert_eq!((ids, b.poll().is_none()), (vec![0, 1, 2, 3], true));
     // Two that share: each entry goes to one of them.
     assert_eq!(srq.limit(3), 0);
@@ -351,6 +372,42 @@ fn from_a_shared_queue() {
 }
 
 /// Posted work does not need its address handle, and memory of receives is given back with datagrams on their way to it.
+/// A receive of a shared queue that is too short is used up, and its queue pair fails; the next one is for the others.
+#[test]
+fn a_short_receive_of_a_shared_queue() {
+    let dev = Dev::open();
+    let srq = Srq::new(&dev, 8, 1);
+    let o = Options {
+        srq: srq.0,
+        cqe: 64,
+        ..ud()
+    };
+    let (a, b, c) = (end(&dev, &ud()), end(&dev, &o), end(&dev, &o));
+    let mem = Mem::plain(&dev, MTU, LOCAL);
+    let ah = Ah::new(&dev, 1);
+    for (id, room) in [(1, 50), (2, 64)] {
+        assert_eq!(srq.recv(id, &mut [mem.sge(1024, room)]), 0);
+    }
+    for len in [16, 8] {
+        send(&a, &ah, b.qpn(), &mem, len);
+    }
+    let wc = b.next();
+    assert_eq!((wc.status, wc.wr_id), (Status::IBV_WC_LOC_LEN_ERR, 1));
+    assert_eq!(b.state(), State::IBV_QPS_ERR);
+    assert_eq!(
+        event(&dev).0,
+        ibverbs_sys::ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED
+    );
+    assert!(b.poll().is_none(), "what came after it");
+    send(&a, &ah, c.qpn(), &mem, 8);
+    let wc = c.next();
+    assert_eq!((wc.status, wc.wr_id), (OK, 2));
+    // Its place in the queue is free again.
+    for id in 3..11 {
+        assert_eq!(srq.recv(id, &mut [mem.sge(1024, 64)]), 0);
+    }
+}
+
 #[test]
 fn lifetimes() {
     let dev = Dev::open();

@@ -16,6 +16,7 @@ use std::sync::Arc;
 /// The mailbox of a queue pair, with its owner.
 pub(crate) struct Inbox {
     reader: Reader,
+    /// Something in it made no sense, or a receive has failed: nothing more is taken from it.
     spoiled: bool,
 }
 
@@ -58,6 +59,8 @@ impl Inbox {
 /// What became of a message.
 enum Taken {
     Completed,
+    /// Its receive completed with an error, and the queue pair has failed.
+    Failed,
     Dropped,
 }
 
@@ -93,8 +96,10 @@ impl QpCore {
                     let mailbox = &inbox.reader.mailbox;
                     match self.receive_mail(mailbox, place, &label, taken, &mut out[filled]) {
                         Taken::Dropped => true,
-                        Taken::Completed => {
+                        done => {
                             filled += 1;
+                            // What came after it is lost, and the receives are flushed.
+                            inbox.spoiled = matches!(done, Taken::Failed);
                             false
                         }
                     }
@@ -133,8 +138,8 @@ impl QpCore {
                     return Taken::Dropped;
                 }
                 let status = self.deliver_mail(&self.entries, *taken, self.pd, label, from, wc);
-                *taken += u64::from(status.is_some());
-                status
+                *taken += 1;
+                Some(status)
             }
             Some(srq) => srq.take(self.index(), |entries, slot| {
                 self.deliver_mail(entries, slot, srq.pd, label, from, wc)
@@ -145,12 +150,13 @@ impl QpCore {
             Some(Status::IBV_WC_SUCCESS) => Taken::Completed,
             Some(_) => {
                 self.fail();
-                Taken::Completed
+                Taken::Failed
             }
         }
     }
 
-    /// Places a message in the memory of a receive; `None` if that is too short.
+    /// Completes a receive with a message. One that is too short fails, as with Linux's rxe: kept, one without room for the header
+    /// would stand in the way of all messages for good.
     fn deliver_mail(
         &self,
         entries: &Entries,
@@ -159,18 +165,18 @@ impl QpCore {
         label: &Label,
         from: *const u8,
         wc: &mut ibv_wc,
-    ) -> Option<Status> {
+    ) -> Status {
         let len = label.len as usize;
         let (head, sges) = entries.get(index);
-        if (GRH + len) as u64 > head.total.load(Ordering::Relaxed) {
-            return None;
-        }
         let header = Address::unpack(label.address).header(self.process, len, label.imm.is_some());
         let parts = [(header.as_ptr(), GRH), (from, len)];
+        let status = if (GRH + len) as u64 > head.total.load(Ordering::Relaxed) {
+            Status::IBV_WC_LOC_LEN_ERR
         // SAFETY: a header on the stack, and the place's message of at most an MTU.
-        let status = match unsafe { self.scatter(&parts, sges, pd) } {
-            true => Status::IBV_WC_SUCCESS,
-            false => Status::IBV_WC_LOC_PROT_ERR,
+        } else if unsafe { self.scatter(&parts, sges, pd) } {
+            Status::IBV_WC_SUCCESS
+        } else {
+            Status::IBV_WC_LOC_PROT_ERR
         };
         self.completed(entries.wr_id(index), status, wc);
         if status == Status::IBV_WC_SUCCESS {
@@ -182,7 +188,7 @@ impl QpCore {
                 wc.__bindgen_anon_1.imm_data = imm;
             }
         }
-        Some(status)
+        status
     }
 
     /// For the watcher: whether a poll must be waited for because somebody is at work on the next place. Once it is not, whoever

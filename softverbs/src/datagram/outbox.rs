@@ -1,7 +1,7 @@
 //! Sending datagrams.
 
 use super::mailbox::{Label, Mailbox};
-use super::{GRH, MTU};
+use super::MTU;
 use crate::execute::{Outcome, Reason, Work, local_pieces};
 use crate::faults::{self, Hindrance, Step};
 use crate::layout::QpAdvert;
@@ -111,8 +111,8 @@ impl Outbox {
         self.attached.as_mut()
     }
 
-    /// Claims a place for a message of `len` bytes, if there is a receive for it.
-    fn claim(&mut self, len: usize, pid: u32) -> Option<u64> {
+    /// Claims a place for a message, if there is a receive for it; whether that is long enough, its owner sees.
+    fn claim(&mut self, pid: u32) -> Option<u64> {
         self.attach()?;
         let (advert, peer) = (&*self.advert, &self.peer);
         let Attached {
@@ -129,20 +129,8 @@ impl Outbox {
         let posted = advert.posted.0.load(Ordering::Acquire);
         mailbox.claim(head, pid, left, |place, over| {
             let index = place.wrapping_sub(skipped).wrapping_sub(over);
-            // Should the owner have passed over another place meanwhile, it looks at the length again.
-            index < posted && self.fits(index, len)
+            index < posted
         })
-    }
-
-    /// Whether a receive has room for a message and what comes before it.
-    fn fits(&self, index: u64, len: usize) -> bool {
-        let advert = &*self.advert;
-        let order = advert.recv_order.load(Ordering::Relaxed) & 31;
-        let stride = u64::from(advert.recv_stride.load(Ordering::Relaxed));
-        let off = advert.recv_off.load(Ordering::Relaxed);
-        let off = off.wrapping_add((index & ((1 << order) - 1)).wrapping_mul(stride));
-        let entry = self.peer.segment.recv(off, 0);
-        entry.is_some_and(|(head, _)| (len + GRH) as u64 <= head.total.load(Ordering::Relaxed))
     }
 }
 
@@ -200,7 +188,7 @@ fn deliver(
         return None;
     }
     let pid = qp.process.me.pid;
-    let place = out.claim(len, pid)?;
+    let place = out.claim(pid)?;
     let fenced =
         qp.process.fenced() || out.peer.segment.header().fence.load(Ordering::Relaxed) != 0;
     let Attached { mailbox, bell, .. } = out.attached.as_mut()?;

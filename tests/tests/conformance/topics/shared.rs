@@ -105,18 +105,13 @@ pub const TOPIC: Topic = Topic {
         case(
             "a datagram longer than its receive",
             datagram,
-            "IBTA 9.8.3",
-            "dropped, then 11",
+            "IBTA 9.8.3, 11.6.2",
+            "11 LOC_LEN_ERR, ERR",
         )
         .but(
             Kind::Rxe,
             "11 LOC_QP_OP_ERR, ERR",
             "it takes what does not fit a request for a malformed request",
-        )
-        .but(
-            Kind::Soft,
-            "dropped, then 12",
-            "the receive that was taken for it is given back to the end of the queue",
         ),
         case(
             "destroying it while it is used",

@@ -65,15 +65,15 @@ pub const TOPIC: Topic = Topic {
         case(
             "a receive that is too short",
             short,
-            "IBTA 9.8.3",
-            "dropped, then 2 in 11, there RTS",
-        ).but(Kind::Rxe, "11 LOC_QP_OP_ERR, there ERR", "it uses the receive, and fails"),
+            "IBTA 9.8.3, 11.6.2",
+            "11 LOC_LEN_ERR, there ERR",
+        ).but(Kind::Rxe, "11 LOC_QP_OP_ERR, there ERR", "it takes what does not fit a request for a malformed request"),
         case(
             "a receive that is shorter than the header",
             no_header,
-            "IBTA 9.8.3",
-            "both dropped, there RTS",
-        ).but(Kind::Rxe, "11 LOC_QP_OP_ERR, there ERR", "it uses the receive, and fails"),
+            "IBTA 9.8.3, 11.6.2",
+            "11 LOC_LEN_ERR, there ERR",
+        ).but(Kind::Rxe, "11 LOC_QP_OP_ERR, there ERR", "it takes what does not fit a request for a malformed request"),
         case(
             "a receive with a wrong key",
             receive_key,
