@@ -14,6 +14,9 @@
 use crate::os::incarnation::{Incarnation, PidFd};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+/// Bytes that an atomic works on.
+pub(crate) const WORD: usize = 8;
+
 /// Locks of a lock page; words share them by address.
 pub(crate) const LOCKS: usize = 64;
 /// How often a held lock is tried before the request has to wait.

@@ -4,6 +4,7 @@
 //! the queue only if it has to wait: behind others, for a receive entry, for the peer. Waiting work is run by the next call
 //! on the queue pair, or by the process's watcher when the peer gives notice.
 
+use crate::atomic::WORD;
 use crate::datagram::{self, Outboxes};
 use crate::device::MAX_MSG;
 use crate::execute::{Outcome, Reason, Work, execute, execute_quickly, execute_stored};
@@ -67,7 +68,9 @@ impl Op {
         matches!(self, Op::Read | Op::CompareSwap | Op::FetchAdd)
     }
 
-    fn is_atomic(self) -> bool {
+    /// Whether it reads a word and updates it.
+    #[inline]
+    pub fn is_atomic(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd)
     }
 
@@ -577,7 +580,7 @@ unsafe fn check<'a>(
     if total > MAX_MSG || inline && (total > sq.max_inline as u64 || op.fetches()) {
         return Err(libc::EINVAL);
     }
-    if op.is_atomic() && total != 8 {
+    if op.is_atomic() && total < WORD as u64 {
         return Err(libc::EINVAL);
     }
     if faults::no_immediate() && matches!(op, Op::SendImm | Op::WriteImm) {

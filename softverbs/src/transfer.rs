@@ -62,6 +62,23 @@ impl<T: Copy> List<T> {
     }
 }
 
+impl List<Piece> {
+    /// Keeps the first `len` bytes of its pieces, which is more than none.
+    #[inline(never)]
+    pub fn cut(&mut self, mut len: usize) {
+        for index in 0..self.len {
+            // SAFETY: the first `self.len` items were written.
+            let piece = unsafe { self.items[index].assume_init_mut() };
+            if piece.len >= len {
+                piece.len = len;
+                self.len = index + 1;
+                return;
+            }
+            len -= piece.len;
+        }
+    }
+}
+
 /// How the bytes move.
 pub(crate) enum Mover<'a> {
     /// At once.

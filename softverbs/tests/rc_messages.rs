@@ -245,6 +245,22 @@ fn atomics() {
             )),
             libc::EINVAL
         );
+        // More room than a word has: what comes after the word is left alone.
+        for lists in [
+            &mut [mine.sge(16, 40)][..],
+            &mut [mine.sge(16, 3), mine.sge(19, 5), mine.sge(24, 32)],
+            &mut [mine.sge(16, 3), mine.sge(19, 30)],
+        ] {
+            theirs.fill(8, &7u64.to_ne_bytes());
+            mine.fill(16, &[9; 48]);
+            let add = Op::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            let mut add = atomic(1, add, lists, theirs.addr() + 8, theirs.key(), [5, 0]);
+            assert_eq!(a.post(&mut add), 0);
+            let wc = a.next();
+            assert_eq!((wc.status, wc.byte_len), (OK, 8));
+            assert_eq!((word(&mine, 16), word(theirs, 8)), (7, 12));
+            assert_eq!(mine.get(24, 40), [9; 40]);
+        }
         a.post(&mut atomic(
             1,
             Op::IBV_WR_ATOMIC_FETCH_AND_ADD,

@@ -42,7 +42,7 @@ impl Job<'_> {
             }
         };
         let from = [(Target::Mapped((&raw mut old).cast()), 8)];
-        // SAFETY: eight bytes on the stack into local pieces of eight bytes (the post checked that).
+        // SAFETY: eight bytes on the stack into local pieces of eight bytes in all (the post checked that there are as many, and the rest was cut off).
         let copied = unsafe { self.transfer(Way::In, &from, mover) };
         copied.map_err(|error| self.copy_failed(&error))?;
         self.step(Step::Copied)?;

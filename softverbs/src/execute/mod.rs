@@ -11,6 +11,7 @@ mod quick;
 mod shared;
 mod target;
 
+use crate::atomic::WORD;
 use crate::faults::{self, Step};
 use crate::link::{Link, answers, any_posted, more_posted, wake};
 use crate::qp::QpCore;
@@ -105,10 +106,15 @@ fn attempt(
         return Outcome::Done(Status::IBV_WC_LOC_QP_OP_ERR, 0);
     }
     let mut local = List::new();
-    let total = match local_pieces(qp, work, &mut local) {
+    let mut total = match local_pieces(qp, work, &mut local) {
         Ok(total) => total,
         Err(region::Refused) => return Outcome::Done(Status::IBV_WC_LOC_PROT_ERR, 0),
     };
+    if work.op.is_atomic() {
+        // Its segments have room for a word at least; what comes after that is left alone.
+        total = WORD as u64;
+        local.cut(WORD);
+    }
     let Some(link) = link else {
         return Outcome::Wait(Reason::Peer);
     };

@@ -51,11 +51,6 @@ pub const TOPIC: Topic = Topic {
             long,
             "IBTA 9.4.5",
             "SUCCESS, 7 then 12",
-        )
-        .but(
-            Kind::Soft,
-            "EINVAL",
-            "its segments have the length of a word",
         ),
         case(
             "an atomic beyond the end",
