@@ -72,6 +72,12 @@ impl Cells {
         unsafe { AtomicU8::from_ptr(self.base.add(at)) }
     }
 
+    /// Whether all of such a piece is whole words in lines of them, so that [`read_lines`] copies it.
+    #[inline(always)]
+    pub(crate) fn are_lines(base: *mut u8, offset: usize, len: usize) -> bool {
+        (base.addr() | offset).is_multiple_of(WORD) && len.is_multiple_of(LINE)
+    }
+
     /// Copies from `offset` on.
     ///
     /// # Safety
@@ -79,21 +85,6 @@ impl Cells {
     #[inline]
     pub(crate) unsafe fn read(&self, offset: usize, out: &mut [u8]) {
         let (mut at, mut left) = (offset, out);
-        if at >= self.first && at + left.len() <= self.end && (at - self.first).is_multiple_of(WORD)
-        {
-            // Whole words, as it mostly is, and lines of them without a loop.
-            let (lines, rest) = left.as_chunks_mut::<LINE>();
-            for line in lines {
-                for (i, to) in line.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
-                    // SAFETY: a word of the region: between the first and the last.
-                    *to = unsafe { self.word(at + i * WORD) }
-                        .load(Relaxed)
-                        .to_ne_bytes();
-                }
-                at += LINE;
-            }
-            left = rest;
-        }
         while !left.is_empty() {
             let count = match self.piece(at, left.len()) {
                 Piece::InWord { word, within } => {
@@ -159,6 +150,25 @@ fn replace(word: &AtomicU64, within: Range<usize>, bytes: &[u8]) {
     }
 }
 
+/// Copies lines, without a look at each word: the quick way for messages in rings.
+///
+/// # Safety
+/// As [`Cells::new`] and [`Cells::read`], for what [`Cells::are_lines`] agrees to.
+#[inline(always)]
+pub(crate) unsafe fn read_lines(base: *mut u8, offset: usize, out: &mut [u8]) {
+    // SAFETY: within the region.
+    let mut at = unsafe { base.add(offset) };
+    for line in out.as_chunks_mut::<LINE>().0 {
+        for (i, to) in line.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
+            // SAFETY: a word of the region: the first is at its base, and this one is a multiple of words behind it.
+            let word = unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) };
+            *to = word.load(Relaxed).to_ne_bytes();
+        }
+        // SAFETY: still within the region, or at its end.
+        at = unsafe { at.add(LINE) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +197,30 @@ mod tests {
                 prop_assert!(inside || *byte == 0xa5);
             }
         }
+    }
+
+    #[test]
+    fn lines_are_read_as_pieces_are() {
+        let memory: Vec<AtomicU64> = (0..40).map(|n| AtomicU64::new(n * 0x0101_0307)).collect();
+        let base = memory.as_ptr().cast_mut().cast::<u8>();
+        let size = memory.len() * WORD;
+        // SAFETY: this thread's memory, accessed as words.
+        let cells = unsafe { Cells::new(base, size) };
+        let mut agreed = 0;
+        for (offset, len) in (0..=64).flat_map(|at| (0..=256).map(move |len| (at, len))) {
+            let (mut pieces, mut lines) = (vec![0; len], vec![0xa5; len]);
+            // SAFETY: within the region; lines as they have to be.
+            unsafe {
+                cells.read(offset, &mut pieces);
+                if !Cells::are_lines(base, offset, len) {
+                    continue;
+                }
+                read_lines(base, offset, &mut lines);
+            }
+            assert_eq!(pieces, lines, "{len} bytes from {offset}");
+            agreed += 1;
+        }
+        assert_eq!(agreed, 9 * 5);
     }
 
     #[test]

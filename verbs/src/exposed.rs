@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-use crate::cells::Cells;
+use crate::cells::{self, Cells};
 use crate::{
     Access, Gather, LKey, Memory, MemoryMut, Mmap, OutOfBounds, Pd, Region, RegisterError,
     ReleaseError, RemoteRegion, Scatter, SgeList,
@@ -106,6 +106,12 @@ impl<M: Memory> Exposed<M> {
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset as u64, out.len() as u64, self.0.len() as u64)?;
+        let base = self.0.as_ptr();
+        if Cells::are_lines(base, offset, out.len()) {
+            // SAFETY: in bounds, and as for `cells`.
+            unsafe { cells::read_lines(base, offset, out) };
+            return Ok(());
+        }
         // SAFETY: in bounds.
         unsafe { self.cells().read(offset, out) };
         Ok(())
