@@ -60,21 +60,15 @@ pub(crate) fn gid(process: &Process, index: usize) -> Option<[u8; 16]> {
     }
 }
 
-/// The address vector of a queue pair: a GID of this very device, or none with the port's LID.
+/// The address vector of a queue pair: a GID of this very device. Like a port of RoCE, this one has no LID by which it could be reached.
 ///
 /// # Errors
 ///
-/// `EINVAL`: no such port or GID index. `ENETUNREACH`: the GID belongs to another host, user or directory, where this
+/// `EINVAL`: no such port or GID index, or no GID. `ENETUNREACH`: the GID belongs to another host, user or directory, where this
 /// device does not reach.
 pub(crate) fn check_path(process: &Process, attr: &ibv_qp_attr) -> Result<(), i32> {
     let ah = &attr.ah_attr;
-    if ah.port_num != 1 {
-        return Err(libc::EINVAL);
-    }
-    if ah.is_global == 0 {
-        return Ok(());
-    }
-    if usize::from(ah.grh.sgid_index) >= GIDS {
+    if ah.port_num != 1 || ah.is_global == 0 || usize::from(ah.grh.sgid_index) >= GIDS {
         return Err(libc::EINVAL);
     }
     // SAFETY: the union is plain bytes.

@@ -4,6 +4,7 @@
 mod common;
 use common::*;
 use ibverbs_sys::ibv_qp_state as State;
+use ibverbs_sys::ibv_qp_type as Type;
 use ibverbs_sys::ibv_wc_status as Status;
 use ibverbs_sys::ibv_wr_opcode as Op;
 
@@ -311,25 +312,37 @@ fn registering_memory_of_less_rights() {
     assert_eq!(unsafe { libc::munmap(at, 2 * PAGE) }, 0);
 }
 
-/// The path to a peer: without a global route, or by a GID of this device.
+/// The path to a peer: by a GID of this device, as with RoCE.
 #[test]
 fn paths() {
     let dev = Dev::open();
-    let path = |global: bool, index: u8, dgid: ibverbs_sys::ibv_gid, port: u8| {
-        let end = End::new(&dev, &Options::default());
+    let path = |o: &Options, global: bool, index: u8, dgid: ibverbs_sys::ibv_gid, port: u8| {
+        let end = End::new(&dev, o);
         let mut attr = end.rtr_attr(end.qpn());
         attr.ah_attr.is_global = u8::from(global);
         attr.ah_attr.grh.sgid_index = index;
         attr.ah_attr.grh.dgid = dgid;
         attr.ah_attr.port_num = port;
-        end.modify(&mut attr, end.rtr_mask())
+        let rc = end.modify(&mut attr, end.rtr_mask());
+        let after = match rc {
+            0 => State::IBV_QPS_RTR,
+            _ => State::IBV_QPS_INIT,
+        };
+        assert_eq!(end.state(), after);
+        rc
     };
     let mut gid = ibverbs_sys::ibv_gid { raw: [0; 16] };
     assert_eq!(unsafe { (api().ibv_query_gid)(dev.ctx, 1, 1, &mut gid) }, 0);
     let nobodys = ibverbs_sys::ibv_gid { raw: [7; 16] };
-    assert_eq!(path(false, 0, nobodys, 1), 0);
-    assert_eq!(path(true, 1, gid, 1), 0);
-    assert_eq!(path(true, 1, nobodys, 1), libc::ENETUNREACH);
-    assert_eq!(path(true, 9, gid, 1), libc::EINVAL);
-    assert_eq!(path(false, 0, gid, 2), libc::EINVAL);
+    for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
+        let o = Options {
+            qp_type,
+            ..Options::default()
+        };
+        assert_eq!(path(&o, true, 1, gid, 1), 0);
+        assert_eq!(path(&o, false, 1, gid, 1), libc::EINVAL);
+        assert_eq!(path(&o, true, 1, nobodys, 1), libc::ENETUNREACH);
+        assert_eq!(path(&o, true, 9, gid, 1), libc::EINVAL);
+        assert_eq!(path(&o, true, 1, gid, 2), libc::EINVAL);
+    }
 }

@@ -242,7 +242,7 @@ fn address_handles() {
         let error = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((ah.is_null(), error), (true, Some(errno)));
     };
-    let attr = || Ah::attr(&dev, 1);
+    let attr = || Ah::attr(dev.ctx, 1);
     refused(
         &mut ibv_ah_attr {
             port_num: 2,

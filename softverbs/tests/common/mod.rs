@@ -299,7 +299,7 @@ impl End {
             min_rnr_timer: 1,
             ..Default::default()
         };
-        attr.ah_attr.port_num = 1;
+        attr.ah_attr = Ah::attr(unsafe { (*self.qp).context }, 0);
         attr
     }
 
@@ -556,12 +556,12 @@ pub struct Ah(pub *mut ibv_ah);
 impl Ah {
     /// Of the device's own GID at this index.
     pub fn new(dev: &Dev, index: u8) -> Ah {
-        let ah = unsafe { (api().ibv_create_ah)(dev.pd, &mut Ah::attr(dev, index)) };
+        let ah = unsafe { (api().ibv_create_ah)(dev.pd, &mut Ah::attr(dev.ctx, index)) };
         assert!(!ah.is_null(), "{}", std::io::Error::last_os_error());
         Ah(ah)
     }
 
-    pub fn attr(dev: &Dev, index: u8) -> ibv_ah_attr {
+    pub fn attr(ctx: *mut ibv_context, index: u8) -> ibv_ah_attr {
         let mut attr = ibv_ah_attr {
             port_num: 1,
             is_global: 1,
@@ -570,7 +570,7 @@ impl Ah {
         (attr.grh.sgid_index, attr.grh.hop_limit) = (index, 7);
         let gid = &mut attr.grh.dgid;
         assert_eq!(
-            unsafe { (api().ibv_query_gid)(dev.ctx, 1, index.into(), gid) },
+            unsafe { (api().ibv_query_gid)(ctx, 1, index.into(), gid) },
             0
         );
         attr

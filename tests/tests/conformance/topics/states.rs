@@ -66,11 +66,6 @@ pub const TOPIC: Topic = Topic {
             no_grh,
             MODIFY,
             "EINVAL",
-        )
-        .but(
-            Kind::Soft,
-            "OK",
-            "all its peers are on the same host, so it looks at no address; RoCE needs one",
         ),
         case(
             "more incoming reads than the device has",
