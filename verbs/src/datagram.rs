@@ -37,7 +37,8 @@ impl<W: Carries> Carries for Datagram<'_, W> {}
 /// What only queue pairs for datagrams do.
 impl<T: Send + 'static> SendQueue<T, Ud> {
     /// A message for the next receive posted to another queue pair. That it was sent says nothing of whether it arrived: there may be no
-    /// receive, or one that is too short, or a queue pair that wants another key.
+    /// receive, or a queue pair that wants another key; or the receive is too short, which fails with
+    /// [`LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR) and ends the receiving queue pair.
     ///
     /// It must fit into one packet ([`AddressHandle::mtu`](crate::AddressHandle::mtu)), else posting it is
     /// [refused](PostErrorKind::LongerThanMtu). The queue keeps the handle until the work is done, and longer: until its slot

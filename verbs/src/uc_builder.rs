@@ -14,8 +14,8 @@ use crate::{Access, Own, Uc};
 /// # }
 /// ```
 ///
-/// A message without a receive, or with one that is too short, is lost; so is a WRITE with a key that is not good. The sender's
-/// completion says only that the message has left.
+/// A message without a receive is lost; so is a WRITE with a key that is not good. A receive that is too short fails, and ends its queue
+/// pair. The sender's completion says only that the message has left.
 ///
 /// ```
 /// # use verbs::{Device, Private, Uc, SendQueue};

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use verbs::{
     Cq, Destination, Endpoint, Error, Grh, Pd, PostErrorKind, RecvQueue, SendQueue,
-    SharedRecvQueue, Ud, UdBuilder,
+    SharedRecvQueue, Ud, UdBuilder, WcStatus,
 };
 
 const QKEY: u32 = 0x1234;
@@ -146,7 +146,7 @@ fn inline_batches_and_scopes_take_addresses() {
 }
 
 #[test]
-fn what_has_the_wrong_key_or_no_room_is_dropped_and_both_go_on() {
+fn what_has_the_wrong_key_or_no_receive_is_dropped_and_both_go_on() {
     let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = (end(&pd), end(&pd));
     let right = b.at(&pd);
@@ -157,14 +157,30 @@ fn what_has_the_wrong_key_or_no_room_is_dropped_and_both_go_on() {
     a.send(buf(&pd, b"key"), &wrong);
     let nobody = right.handle().at(0xff_fffe, QKEY);
     a.send(buf(&pd, b"who"), &nobody);
-    a.send(buf(&pd, b"too long"), &right);
     assert!(b.cq.poll().unwrap().is_none());
     a.send(buf(&pd, b"fits"), &right);
     assert_eq!(b.received().bytes(), b"fits");
-    // Not even the header fits.
-    b.rx.post(room(&pd, HEADER - 1)).unwrap();
-    a.send(buf(&pd, b"x"), &right);
-    assert!(b.cq.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_receive_that_is_too_short_fails_and_ends_its_queue_pair() {
+    let pd = device().alloc_pd().unwrap();
+    // Not even the header fits; all but the last byte.
+    for len in [HEADER - 1, HEADER + 3] {
+        let (mut a, mut b) = (end(&pd), end(&pd));
+        let to = b.at(&pd);
+        b.rx.post(room(&pd, len)).unwrap();
+        b.rx.post(room(&pd, 100)).unwrap();
+        a.send(buf(&pd, b"long"), &to);
+        let wc = next(&mut b.cq);
+        let failed = b.rx.redeem(wc).unwrap().unwrap_err();
+        let status = failed.error().status;
+        let rxe = is_rxe(pd.context()) && status == WcStatus::LOC_QP_OP_ERR;
+        assert!(status == WcStatus::LOC_LEN_ERR || rxe, "{status:?}");
+        let wc = next(&mut b.cq);
+        let flushed = b.rx.redeem(wc).unwrap().unwrap_err();
+        assert!(flushed.error().is_flush());
+    }
 }
 
 #[test]
