@@ -1,7 +1,7 @@
 //! Sending datagrams.
 
-use super::mailbox::{Label, Mailbox};
 use super::MTU;
+use super::mailbox::{Label, Mailbox};
 use crate::execute::{Outcome, Reason, Work, local_pieces};
 use crate::faults::{self, Hindrance, Step};
 use crate::layout::QpAdvert;
