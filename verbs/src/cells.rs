@@ -160,7 +160,7 @@ pub(crate) unsafe fn read_lines(base: *mut u8, offset: usize, out: &mut [u8]) {
     let mut at = unsafe { base.add(offset) };
     for line in out.as_chunks_mut::<LINE>().0 {
         for (i, to) in line.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
-            // SAFETY: a word of the region: the first is at its base, and this one is a multiple of words behind it.
+            // SAFETY: a word of the region: aligned as its base is, and within it.
             let word = unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) };
             *to = word.load(Relaxed).to_ne_bytes();
         }

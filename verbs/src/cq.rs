@@ -141,9 +141,12 @@ impl CqShared {
         Ok(())
     }
 
-    /// That is its depth now, for which there was room.
-    pub(crate) fn set_shared(&self, number: u32, depth: u32) {
-        self.tags.lock().resize_shared(number, depth);
+    /// That is its depth now, for which there was room, after it was so much more.
+    pub(crate) fn set_shared(&self, number: u32, depth: u32, less: u32) {
+        let mut tags = self.tags.lock();
+        tags.resize_shared(number, depth);
+        tags.shared_shrunk(number, less);
+        self.departed.store(tags.departed(), Ordering::Release);
     }
 
     fn room_for(&self, tags: &Tags, more: u64, overcommit: bool) -> Result<(), Error> {

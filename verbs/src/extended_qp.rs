@@ -156,11 +156,10 @@ unsafe fn request(qp: *mut ibv_qp_ex, wr: &ibv_send_wr) -> Option<()> {
             }
             _ => return None,
         }
-        if let Some(set_address) = set_address
-            && (*qp).qp_base.qp_type == ibverbs_sys::ibv_qp_type::IBV_QPT_UD
-        {
+        if (*qp).qp_base.qp_type == ibverbs_sys::ibv_qp_type::IBV_QPT_UD {
             let ud = wr.wr.ud;
-            set_address(qp, ud.ah, ud.remote_qpn, ud.remote_qkey);
+            // Without it the device would take an address that the queue's memory holds from earlier.
+            set_address?(qp, ud.ah, ud.remote_qpn, ud.remote_qkey);
         }
         let count = usize::try_from(wr.num_sge).unwrap_or(0);
         match wr.send_flags & INLINE {

@@ -122,7 +122,7 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
                 Some(vacant) => {
                     chain.push(id.wr_id(vacant.seq()), &list);
                     // In the ring before it is posted: until then it can be taken out again. Should the iterator panic, it stays
-                    // there until the queue is destroyed, like one that never completes.
+                    // there like one whose completion was lost, until a later one comes or the queue is destroyed.
                     vacant.fill(buffer);
                     continue;
                 }
@@ -166,10 +166,10 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
         if count == 0 {
             return Ok(());
         }
+        let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
         let ring = self.half.ring();
         let mut rest: Vec<T> = (0..count).filter_map(|_| ring.unfill()).collect();
         rest.reverse();
-        let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
         Err(PostManyError::new(
             PostErrorKind::Device { errno },
             posted,

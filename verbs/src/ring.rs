@@ -236,10 +236,12 @@ impl<T, O> Ring<T, O> {
                 _ => return,
             }
             slot.outcome = None;
-            // Where it is: to move it out first would cost more than all the rest.
-            slot.value = None;
+            // Counted first: should dropping it panic, it is gone all the same.
             self.base += 1;
             self.end += 1;
+            let at = self.base - 1;
+            // Where it is: to move it out first would cost more than all the rest.
+            self.slot(at).value = None;
         }
     }
 

@@ -231,3 +231,23 @@ proptest! {
         prop_assert_eq!(ring.free(), depth);
     }
 }
+
+#[test]
+fn what_panics_when_it_is_dropped_is_gone_all_the_same() {
+    struct Bomb(bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0, "dropped");
+        }
+    }
+    let mut r: Ring<Bomb, ()> = Ring::new(4, 0);
+    for armed in [false, true, false] {
+        assert!(push(&mut r, Bomb(armed)).is_ok());
+    }
+    let end = r.retire(2, ()).unwrap();
+    let discard = std::panic::AssertUnwindSafe(|| r.discard(end, |_, _| true));
+    assert!(std::panic::catch_unwind(discard).is_err());
+    assert_eq!((r.retired_untaken(), r.free()), (1, 3));
+    assert!(r.pop(end).is_some_and(|(bomb, _)| !bomb.0));
+    assert_eq!(r.free(), 4);
+}

@@ -98,11 +98,13 @@ impl SharedCore {
             .iter()
             .try_for_each(|cq| cq.resize_shared(self.number, during))
             .and_then(|()| resize());
+        let before = sizes.depth;
         if result.is_ok() {
             sizes.depth = depth;
         }
+        let less = before.saturating_sub(sizes.depth);
         for cq in &cqs {
-            cq.set_shared(self.number, sizes.depth);
+            cq.set_shared(self.number, sizes.depth, less);
         }
         result
     }

@@ -56,7 +56,7 @@ pub(crate) struct Tags {
 }
 
 /// Room for a shared receive queue, however many queue pairs take from it: its slots are posted again only when their
-/// completions were redeemed, so never more of them are outstanding than it has slots.
+/// completions were redeemed, so never more of them are outstanding than it has slots, or had before it became smaller.
 struct SharedClaim {
     depth: u32,
     /// Queue pairs that complete here.
@@ -102,7 +102,16 @@ impl Tags {
         }
     }
 
-    /// The shared queue has another depth now.
+    /// The shared queue has become smaller by so much. Completions of that many may be here and not polled: receives that have
+    /// completed are no longer posted, so no device objects.
+    pub(crate) fn shared_shrunk(&mut self, number: u32, by: u32) {
+        if by > 0 && self.shared.contains_key(&number) {
+            self.leftover += u64::from(by);
+            self.departed += 1;
+        }
+    }
+
+    /// The shared queue claims another depth now.
     pub(crate) fn resize_shared(&mut self, number: u32, depth: u32) {
         if let Some(claim) = self.shared.get_mut(&number) {
             self.claimed = self.claimed - u64::from(claim.depth) + u64::from(depth);
