@@ -30,10 +30,12 @@ impl Access {
 
     /// The flags `ibv_reg_mr` wants: remote changes need local ones.
     pub(crate) fn for_region(self) -> Access {
-        if self.intersects(Access::REMOTE_CHANGE) {
-            self | Access::LOCAL_WRITE
+        // Bits without a name here would change what addresses mean.
+        let access = self & Access::all();
+        if access.intersects(Access::REMOTE_CHANGE) {
+            access | Access::LOCAL_WRITE
         } else {
-            self
+            access
         }
     }
 }
@@ -54,6 +56,7 @@ mod tests {
                 .for_region()
                 .contains(Access::LOCAL_WRITE)
         );
+        assert!(Access::from_bits_retain(1 << 5).for_region().is_empty());
         assert!(
             !Access::REMOTE_READ
                 .for_region()

@@ -105,19 +105,13 @@ pub(crate) unsafe fn post(
 
 /// Whether the requests were looked at and not taken. By ibv_wr_post(3) each failure means that; but libraries that tell the kernel at the
 /// end (rxe) have put the requests into the queue by then, and report what it said. What a library itself finds wrong with requests is
-/// one of these.
+/// one of these. `ENOMEM` is not: a library may mean a full queue by it, of which there is none here, since depths were checked; the
+/// kernel means that it found no memory to look at what is in the queue already.
 #[cold]
 fn was_refused(ret: i32) -> bool {
     matches!(
         errno::failed(ret).raw_os_error(),
-        Some(
-            libc::EINVAL
-                | libc::ENOMEM
-                | libc::ENOSPC
-                | libc::EOPNOTSUPP
-                | libc::ENOSYS
-                | libc::E2BIG
-        )
+        Some(libc::EINVAL | libc::ENOSPC | libc::EOPNOTSUPP | libc::ENOSYS | libc::E2BIG)
     )
 }
 

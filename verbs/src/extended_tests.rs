@@ -209,7 +209,7 @@ fn a_refusal_at_the_end_gives_everything_back() {
     unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: passed on; started, and not completed.
         unsafe { ((*qp).wr_abort.unwrap())(qp) };
-        libc::ENOMEM
+        libc::ENOSPC
     }
     let ctx = open();
     let cq = ctx.cq(256).build().unwrap();
@@ -229,7 +229,7 @@ fn what_may_be_posted_in_spite_of_an_error_stays() {
     unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: passed on, to the function that was there.
         unsafe { COMPLETE.get().unwrap()(qp) };
-        libc::EIO
+        libc::ENOMEM
     }
     thread_local! {
         static COMPLETE: Cell<Option<Complete>> = const { Cell::new(None) };
