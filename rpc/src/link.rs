@@ -59,11 +59,11 @@ pub(crate) struct Link {
     late_max: u32,
     /// Longest payload in bytes that is copied while it is posted, if the device does that.
     small: Option<usize>,
-    /// What messages are boxed in, to be used again as it is.
-    #[expect(clippy::vec_box, reason = "the queue takes boxes")]
-    boxes: Vec<Box<Message>>,
     /// Where such messages are put together.
     scratch: Box<[u8; SMALL_MESSAGE]>,
+    /// What other messages are boxed in, to be used again as it is.
+    #[expect(clippy::vec_box, reason = "the queue takes boxes")]
+    boxes: Vec<Box<Message>>,
     terms: Terms,
     /// Messages posted since the last signalled one.
     unsignaled: u32,

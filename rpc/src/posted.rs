@@ -199,9 +199,10 @@ fn gather_segment(segment: &Segment, out: &mut SgeList) {
     }
 }
 
-// SAFETY: the stored value is the slice itself.
+// SAFETY: the stored value is the slice itself, in a box; the memory that it names is the target's, and does not move.
 unsafe impl StoredAs<Posted> for Read {
     fn store(self) -> Posted {
+        // Allocates, for up to a slice of a large body: nothing beside moving that.
         Posted::Read(Box::new(self))
     }
 }
