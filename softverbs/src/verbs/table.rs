@@ -52,7 +52,7 @@ static API: Api = Api {
     ibv_reg_dmabuf_mr: None,
     ibv_get_device_index: Some(context::get_device_index),
     ibv_get_pkey_index: Some(unsupported::get_pkey_index),
-    ibv_is_fork_initialized: None,
+    ibv_is_fork_initialized: Some(unsupported::is_fork_initialized),
     ibv_import_device: None,
     ibv_import_mr: None,
     ibv_unimport_mr: None,

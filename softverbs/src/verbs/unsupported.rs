@@ -13,6 +13,10 @@ pub(super) unsafe extern "C" fn fork_init() -> c_int {
     0
 }
 
+pub(super) unsafe extern "C" fn is_fork_initialized() -> ibv_fork_status {
+    ibv_fork_status::IBV_FORK_UNNEEDED
+}
+
 pub(super) unsafe extern "C" fn rereg_mr(
     _: *mut ibv_mr,
     _: c_int,

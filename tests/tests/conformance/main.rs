@@ -12,18 +12,21 @@
 //!                                                                   writes the table with this device's column, and compares with nothing
 //! ```
 //!
-//! There are no threads and no clocks here: a case waits for what must come, and what must not come would have come before something
-//! else. Time limits are there for hangs.
+//! There are no clocks here: a case waits for what must come, and what must not come would have come before something else. Time limits are there
+//! for hangs. Threads, children and a second process are there only in the cases that are about them.
 
 mod builder;
 mod case;
+mod channel;
 mod device;
 mod memory;
 mod names;
+mod peer;
 mod queue;
 mod request;
 mod sundry;
 mod table;
+mod threads;
 mod topics;
 
 use case::Case;
@@ -35,6 +38,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
+    if peer::serve() {
+        return ExitCode::SUCCESS;
+    }
     let words: Vec<String> = words(std::env::args().skip(1));
     let kind = device::kind();
     if std::env::args().any(|argument| argument == "--list") {

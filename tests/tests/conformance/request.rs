@@ -83,6 +83,12 @@ impl Request {
         self
     }
 
+    /// Another key of an atomic's word.
+    pub fn key(mut self, rkey: u32) -> Request {
+        self.wr.wr.atomic.rkey = rkey;
+        self
+    }
+
     /// Another length of the first segment.
     pub fn length(mut self, len: u32) -> Request {
         self.sges[0].length = len;

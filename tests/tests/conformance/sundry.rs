@@ -16,6 +16,8 @@ pub struct Cq {
     side: Side,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
+    /// Another value destroys it.
+    lent: bool,
 }
 
 impl Cq {
@@ -35,11 +37,7 @@ impl Cq {
                 (side.api.ibv_destroy_comp_channel)(channel);
                 return Err(error);
             }
-            Ok(Cq {
-                side: *side,
-                cq,
-                channel,
-            })
+            Ok(Cq::from_raw(side, cq, channel))
         }
     }
 
@@ -49,7 +47,15 @@ impl Cq {
             side: *side,
             cq,
             channel,
+            lent: false,
         }
+    }
+
+    /// The same queue once more. It is destroyed by this value, after the last use of the other.
+    pub fn lend(&self) -> Cq {
+        let mut lent = Cq::from_raw(&self.side, self.cq, self.channel);
+        lent.lent = true;
+        lent
     }
 
     pub fn handle(&self) -> *mut ibv_cq {
@@ -183,6 +189,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if self.lent {
+            return;
+        }
         let gone = self.cq.is_null() || self.destroy() == 0;
         if gone && !self.channel.is_null() {
             // SAFETY: alive, and without a queue.

@@ -7,14 +7,18 @@ mod creating;
 mod destroying;
 mod errors;
 mod extended;
+mod forking;
 mod immediate;
 mod keys;
 mod lengths;
 mod ordering;
+mod processes;
 mod shared;
 mod states;
+mod threads;
 mod unconnected;
 mod unreliable;
+mod waiting;
 
 use crate::case::Topic;
 
@@ -29,10 +33,14 @@ pub const ALL: &[Topic] = &[
     atomics::TOPIC,
     errors::TOPIC,
     completions::TOPIC,
+    waiting::TOPIC,
     shared::TOPIC,
     unreliable::TOPIC,
     unconnected::TOPIC,
     addresses::TOPIC,
     destroying::TOPIC,
     extended::TOPIC,
+    threads::TOPIC,
+    processes::TOPIC,
+    forking::TOPIC,
 ];
