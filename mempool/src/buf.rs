@@ -86,6 +86,14 @@ impl Buf {
         std::mem::replace(self, tail)
     }
 
+    /// Gives up the first `count` bytes, without copying.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        *self = self.split_off(count);
+    }
+
     /// Joins with the part that was split off directly behind this one, without copying.
     ///
     /// # Errors
@@ -99,12 +107,15 @@ impl Buf {
         SharedBuf::from_handle(self.0)
     }
 
-    /// Writes from the start, as [`std::io::Write`]; [`Writer::finish`] gives the buffer with what was written.
+    /// Writes from the start, as [`std::io::Write`] and [`std::io::Seek`]; [`Writer::finish`] gives the buffer with what was written.
     pub fn into_writer(self) -> Writer {
         Writer::new(self)
     }
 
     /// Reads from the start, as [`std::io::Read`], [`std::io::BufRead`] and [`std::io::Seek`].
+    ///
+    /// A buffer has no such position of its own, since as a segment it is always all of its bytes. To read or write in passing, use a slice
+    /// of it: `(&mut &buf[..]).read_exact(..)`, `(&mut buf[..]).write_all(..)`.
     pub fn into_reader(self) -> Cursor<Buf> {
         Cursor::new(self)
     }

@@ -47,24 +47,34 @@
 mod arena;
 mod budget;
 mod buf;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod cells;
+mod coalesce;
 mod count;
 mod depot;
 mod error;
 mod exposed;
+mod from_vec;
 mod handle;
 mod kind;
 mod local;
+mod parting;
 mod pool;
 mod refill;
 mod remote;
+mod scatter;
+mod segment;
 mod sg;
+mod sg_reader;
 mod shared_buf;
 mod size;
 mod slab;
 mod source;
 mod stats;
 mod sync;
+#[cfg(feature = "zerocopy")]
+mod typed;
 mod write;
 
 #[cfg(all(test, not(loom)))]
@@ -75,10 +85,17 @@ pub use budget::{Budget, BudgetKind};
 pub use buf::Buf;
 pub use error::{AllocError, PoolError};
 pub use exposed::{ExposedBuf, ExposedLease};
+pub use from_vec::{FromVec, FromVecError, FromVecErrorKind};
 pub use kind::Kind;
+pub use parting::CannotPart;
 pub use pool::{Pool, PoolBuilder};
-pub use sg::{Segment, SgList, SgListFull};
+pub use scatter::{ScatterList, ScatterListFull, Writable};
+pub use segment::{ForeignSegment, Segment};
+pub use sg::{SgList, SgListFull};
+pub use sg_reader::SgReader;
 pub use shared_buf::SharedBuf;
 pub use size::{CHUNK, MAX_CLASSED, MAX_LEN, slab_size};
 pub use stats::{BudgetStats, ClassStats, HugePages, KindStats, PoolStats};
+#[cfg(feature = "zerocopy")]
+pub use typed::{Typed, WrongType};
 pub use write::Writer;

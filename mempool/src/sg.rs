@@ -1,72 +1,17 @@
 //! Lists of segments: one work request, gathered by the device.
 
 use crate::buf::Buf;
+use crate::error::AllocError;
+use crate::pool::Pool;
+use crate::segment::Segment;
 use crate::shared_buf::SharedBuf;
 use std::fmt;
 use verbs::{Gather, Private, SgeList};
 
-/// One segment of an [`SgList`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Segment {
-    /// A buffer of a pool.
-    Buf(Buf),
-    /// A frozen buffer of a pool, or a part of one.
-    SharedBuf(SharedBuf),
-    /// Memory registered on its own. Boxed, as it is several times the size of the others.
-    Region(Box<Private<Vec<u8>>>),
-}
-
-impl Segment {
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        match self {
-            Segment::Buf(buf) => buf,
-            Segment::SharedBuf(buf) => buf,
-            Segment::Region(region) => region,
-        }
-    }
-}
-
-impl AsRef<[u8]> for Segment {
-    fn as_ref(&self) -> &[u8] {
-        self.as_slice()
-    }
-}
-
-impl From<Buf> for Segment {
-    #[inline]
-    fn from(buf: Buf) -> Segment {
-        Segment::Buf(buf)
-    }
-}
-
-impl From<SharedBuf> for Segment {
-    #[inline]
-    fn from(buf: SharedBuf) -> Segment {
-        Segment::SharedBuf(buf)
-    }
-}
-
-impl From<Private<Vec<u8>>> for Segment {
-    fn from(region: Private<Vec<u8>>) -> Segment {
-        Segment::Region(Box::new(region))
-    }
-}
-
-// SAFETY: each kind of segment is `Gather` by itself.
-unsafe impl Gather for Segment {
-    #[inline]
-    fn gather(&self, out: &mut SgeList) {
-        match self {
-            Segment::Buf(buf) => buf.gather(out),
-            Segment::SharedBuf(buf) => buf.gather(out),
-            Segment::Region(region) => region.gather(out),
-        }
-    }
-}
-
 /// Up to 16 segments that make one message, in order. The natural type of a send queue: anything that can be sent becomes one.
+///
+/// A list is one work request, whose entries the device gathers, and nothing is copied. Only those who ask get otherwise:
+/// [`coalesce`](SgList::coalesce) copies small segments together, [`into_lists`](SgList::into_lists) makes several messages of it.
 ///
 /// The first four segments lie in the list itself, so that it stays cheap to move; further ones in one heap block,
 /// which is the only allocation it makes.
@@ -180,6 +125,29 @@ impl SgList {
         self.inline.iter().flatten().chain(&self.spilled)
     }
 
+    /// The segment of that number.
+    pub(crate) fn segment(&self, at: usize) -> Option<&Segment> {
+        match self.inline.get(at) {
+            Some(slot) => slot.as_ref(),
+            None => self.spilled.get(at - SgList::INLINE),
+        }
+    }
+
+    /// The segment of that number. Whoever changes its length makes the list anew, which counts again.
+    pub(crate) fn segment_mut(&mut self, at: usize) -> Option<&mut Segment> {
+        match self.inline.get_mut(at) {
+            Some(slot) => slot.as_mut(),
+            None => self.spilled.get_mut(at - SgList::INLINE),
+        }
+    }
+
+    /// Adds a segment, of which there are fewer than [`MAX`](SgList::MAX).
+    pub(crate) fn push_within(&mut self, segment: Segment) {
+        let count = self.segment_count();
+        debug_assert!(count < SgList::MAX);
+        self.put(count, segment);
+    }
+
     /// Takes the list apart.
     #[inline]
     pub fn into_segments(self) -> impl Iterator<Item = Segment> {
@@ -193,6 +161,28 @@ impl SgList {
             out.extend_from_slice(segment.as_slice());
         }
         out
+    }
+
+    /// The message as one buffer of `pool`. Copies.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn copy_to_buf(&self, pool: &Pool) -> Result<Buf, AllocError> {
+        let mut out = pool.alloc(self.len())?;
+        self.copy_to_slice(&mut out);
+        Ok(out)
+    }
+
+    /// Copies the message to the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn copy_to_slice(&self, out: &mut [u8]) {
+        let mut end = 0;
+        for segment in self.segments() {
+            out[end..][..segment.len()].copy_from_slice(segment.as_slice());
+            end += segment.len();
+        }
     }
 }
 

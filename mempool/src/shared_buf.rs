@@ -50,6 +50,52 @@ impl SharedBuf {
         SharedBuf::from_handle(self.handle().part(start, end))
     }
 
+    /// Keeps `..at` and returns `at..`, without copying.
+    ///
+    /// # Panics
+    /// If `at` is greater than the length.
+    pub fn split_off(&mut self, at: usize) -> SharedBuf {
+        SharedBuf::from_handle(self.0.0.split_off(at))
+    }
+
+    /// Returns `..at` and keeps `at..`, without copying.
+    ///
+    /// # Panics
+    /// If `at` is greater than the length.
+    pub fn split_to(&mut self, at: usize) -> SharedBuf {
+        let tail = self.split_off(at);
+        std::mem::replace(self, tail)
+    }
+
+    /// Gives up the first `count` bytes, without copying; other clones keep theirs.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        *self = self.split_off(count);
+    }
+
+    /// Joins with what lies directly behind in the same slab, without copying.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pd = verbs::Device::open_spec("soft0")?.alloc_pd()?;
+    /// # let pool = mempool::Pool::builder(&pd).build()?;
+    /// let text = pool.alloc_from_slice(b"0123456789")?.freeze();
+    /// let mut part = text.slice(2..5);
+    /// part.unsplit(text.slice(5..7)).expect("it follows");
+    /// assert_eq!(&part[..], b"23456");
+    /// let back = part.unsplit(text.slice(..2)).expect_err("it does not follow");
+    /// assert_eq!(&back[..], b"01");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Gives `tail` back if it does not lie there.
+    pub fn unsplit(&mut self, tail: SharedBuf) -> Result<(), SharedBuf> {
+        self.0.0.join(tail.0.0).map_err(SharedBuf::from_handle)
+    }
+
     /// Shortens to `len` bytes; other clones keep theirs.
     pub fn truncate(&mut self, len: usize) {
         self.0.0.truncate(len);

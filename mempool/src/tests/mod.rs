@@ -1,12 +1,19 @@
 //! Tests of the pool as a whole, on arenas of ordinary memory.
 
 mod budgets;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod faults;
 mod lifetime;
+mod lists;
 mod model;
 mod parts;
 mod source;
+mod splits;
 mod threads;
+#[cfg(feature = "zerocopy")]
+mod typed;
+mod writing;
 
 use crate::{BudgetKind, Pool};
 use source::HeapSource;
