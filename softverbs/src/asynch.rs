@@ -6,9 +6,9 @@
 
 use crate::copy::Rng;
 use crate::qp::QpCore;
+use crate::sync::{Condvar, Mutex};
 use crate::thread::spawn;
 use crate::transfer::Mover;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,7 +29,7 @@ impl Helper {
     pub fn start(seed: u64) -> io::Result<Arc<Helper>> {
         let helper = Arc::new(Helper {
             queue: Mutex::default(),
-            bell: Condvar::new(),
+            bell: Condvar::default(),
             thread: Mutex::default(),
         });
         let theirs = helper.clone();
@@ -61,10 +61,8 @@ impl Helper {
         let mut rng = Rng::new(seed);
         loop {
             let qp = {
-                let mut queue = self.queue.lock();
-                while queue.ready.is_empty() && !queue.stop {
-                    self.bell.wait(&mut queue);
-                }
+                let idle = |queue: &mut Queue| queue.ready.is_empty() && !queue.stop;
+                let mut queue = self.bell.wait_while(self.queue.lock(), idle);
                 if queue.stop {
                     return;
                 }

@@ -1,8 +1,8 @@
 //! Asynchronous events of a context: a queue in private memory, and a pipe with a byte for each so that callers can wait.
 
 use crate::channel::pipe;
+use crate::sync::{Condvar, Mutex};
 use ibverbs_sys::ibv_event_type;
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -35,7 +35,7 @@ impl AsyncEvents {
             read,
             write,
             state: Mutex::default(),
-            acked: Condvar::new(),
+            acked: Condvar::default(),
         })
     }
 
@@ -84,9 +84,8 @@ impl AsyncEvents {
     pub fn retire(&self, element: usize) {
         let mut state = self.state.lock();
         state.queue.retain(|event| event.element != element);
-        while state.unacked.contains_key(&element) {
-            self.acked.wait(&mut state);
-        }
+        let owed = |state: &mut State| state.unacked.contains_key(&element);
+        drop(self.acked.wait_while(state, owed));
     }
 }
 

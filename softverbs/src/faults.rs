@@ -16,8 +16,8 @@ pub mod environment;
 
 pub use environment::{Malformed, environment};
 
+use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@
 
 use crate::os::memfd::{Mapping, Peers, SealedFile};
 use crate::os::pull::FileId;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -3,6 +3,8 @@
 //! The private state is authoritative; what the segment says is for peers. Lock order: completion queue, receive queue, send
 //! queue; no lock is held while waiting for a peer, except a queue's own while it is being taken down.
 
+mod attributes;
+
 use crate::asynch::Helper;
 use crate::cq::CqCore;
 use crate::datagram::Inbox;
@@ -18,13 +20,13 @@ use crate::recv::{Entries, RecvQueue};
 use crate::send::SendQueue;
 use crate::send_done::SendDones;
 use crate::srq::{SrqCore, Told};
+use crate::sync::Mutex;
 use crate::take_in::{Arrivals, InLane};
 use crate::{channel, device};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
@@ -88,6 +90,8 @@ pub(crate) struct QpCore {
     pub attention: AtomicBool,
     /// In the error state, but a peer is in the middle of a copy: the watcher waits for it.
     pub unquiet: AtomicBool,
+    /// A message has come before RTS, and an event tells so; see [`established`](Self::established).
+    pub greeted: AtomicBool,
     /// Somebody is at work on the next place of the mailbox: the watcher looks when that has ended.
     pub mail_blocked: AtomicBool,
     pub entries: Entries,
@@ -166,6 +170,7 @@ impl QpCore {
             attr: Mutex::new(ibv_qp_attr::default()),
             attention: AtomicBool::new(false),
             unquiet: AtomicBool::new(false),
+            greeted: AtomicBool::new(false),
             mail_blocked: AtomicBool::new(false),
             entries,
             producing: Mutex::default(),
@@ -306,7 +311,7 @@ impl QpCore {
             return Err(libc::EINVAL);
         }
         let mut next = *attr;
-        merge(&mut next, new, mask)?;
+        attributes::merge(&mut next, new, mask)?;
         match to {
             State::Reset => {
                 self.detach()
@@ -341,6 +346,9 @@ impl QpCore {
         to: State,
         attr: &ibv_qp_attr,
     ) -> Result<(), i32> {
+        if from == State::Rtr && to == State::Rts {
+            self.look_for_greeting();
+        }
         let mut send = self.send.lock();
         // What is under way has the old attributes, so nothing may be (as rxe has it).
         if from == State::Sqd && send.is_draining() {
@@ -393,6 +401,7 @@ impl QpCore {
     /// INIT to RTR: find the peer, make it a lane, tell it.
     fn ready_to_receive(&self, attr: &ibv_qp_attr) -> Result<(), i32> {
         device::check_path(self.process, attr)?;
+        self.greeted.store(false, Ordering::Relaxed);
         let peer = self
             .process
             .peer_of(attr.dest_qp_num)
@@ -561,40 +570,4 @@ fn eager(srq: &Option<Arc<SrqCore>>) -> u32 {
         Some(_) => 0,
         None => lane::BESIDE as u32,
     }
-}
-
-/// Takes over the attributes that `mask` names, checked.
-fn merge(attr: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
-    let has = |bit: Mask| mask & bit.0 != 0;
-    macro_rules! take {
-        ($($bit:ident $field:ident $ok:expr),* $(,)?) => {$(
-            if has(Mask::$bit) {
-                #[allow(clippy::redundant_closure_call)]
-                if !($ok)(&new.$field) {
-                    return Err(libc::EINVAL);
-                }
-                attr.$field = new.$field;
-            }
-        )*};
-    }
-    take! {
-        IBV_QP_ACCESS_FLAGS qp_access_flags |_: &_| true,
-        IBV_QP_PKEY_INDEX pkey_index |i: &u16| *i == 0,
-        IBV_QP_PORT port_num |p: &u8| *p == 1,
-        IBV_QP_AV ah_attr |_: &_| true,
-        IBV_QP_PATH_MTU path_mtu |m: &ibverbs_sys::ibv_mtu| (1..=5).contains(&m.0),
-        IBV_QP_DEST_QPN dest_qp_num |_: &_| true,
-        IBV_QP_RQ_PSN rq_psn |_: &_| true,
-        IBV_QP_MAX_DEST_RD_ATOMIC max_dest_rd_atomic |n: &u8| usize::from(*n) <= device::MAX_RD_ATOMIC,
-        IBV_QP_MIN_RNR_TIMER min_rnr_timer |t: &u8| *t < 32,
-        IBV_QP_SQ_PSN sq_psn |_: &_| true,
-        IBV_QP_TIMEOUT timeout |t: &u8| *t < 32,
-        IBV_QP_RETRY_CNT retry_cnt |n: &u8| *n < 8,
-        IBV_QP_RNR_RETRY rnr_retry |n: &u8| *n < 8,
-        IBV_QP_QKEY qkey |_: &_| true,
-        IBV_QP_MAX_QP_RD_ATOMIC max_rd_atomic |n: &u8| usize::from(*n) <= device::MAX_RD_ATOMIC,
-    }
-    attr.rq_psn &= 0xff_ffff;
-    attr.sq_psn &= 0xff_ffff;
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Taking in what the peer's lane says: the consumer's side of a receive queue. Everything here runs under the lock of the
 //! receive queue's completion queue.
 
+mod greeting;
 mod shared;
 
 use crate::copy::will_read;
@@ -216,10 +217,27 @@ impl QpCore {
                 }
             }
         }
-        if self.state() == State::Err {
-            filled += self.flush_receives(lane, taken, &mut out[filled..]);
+        if self.state() != State::Rts {
+            filled += self.take_in_elsewhere(lane, taken, out, filled);
         }
         filled
+    }
+
+    /// What is more to do in a state that is not the usual one. `filled` entries were made already; says how many more.
+    #[cold]
+    fn take_in_elsewhere(
+        self: &Arc<Self>,
+        lane: &mut Option<InLane>,
+        taken: &mut u64,
+        out: &mut [ibv_wc],
+        filled: usize,
+    ) -> usize {
+        match self.state() {
+            State::Err => return self.flush_receives(lane, taken, &mut out[filled..]),
+            State::Rtr if filled != 0 => self.established(),
+            _ => {}
+        }
+        0
     }
 
     #[inline]

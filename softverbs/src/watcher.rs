@@ -8,9 +8,9 @@
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp::QpCore;
+use crate::sync::Mutex;
 use crate::thread::spawn;
 use core::sync::atomic::Ordering;
-use parking_lot::Mutex;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

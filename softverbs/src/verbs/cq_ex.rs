@@ -2,12 +2,11 @@
 
 use super::cq::{self, Cq};
 use super::{null, query};
+use crate::sync::RawLock;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
 use ibverbs_sys::ibv_create_cq_wc_flags as Field;
 use ibverbs_sys::*;
-use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
 use std::io;
 
 /// What can be asked for: the usual fields, and when.
@@ -18,8 +17,9 @@ const FIELDS: u64 = IBV_WC_STANDARD_FLAGS.0 as u64
 /// The completion that an extended queue shows, from the start of a poll to its end.
 ///
 /// Invariant: `shown` is used by whoever has `lock`, or, if the caller has promised to use the queue in one thread, by that thread.
+#[derive(Default)]
 pub(super) struct Polling {
-    lock: RawMutex,
+    lock: RawLock,
     single_threaded: bool,
     timed: bool,
     shown: UnsafeCell<Shown>,
@@ -31,17 +31,6 @@ struct Shown {
     /// When it was polled: what is nearest to when it completed.
     clock: u64,
     wall: u64,
-}
-
-impl Default for Polling {
-    fn default() -> Polling {
-        Polling {
-            lock: RawMutex::INIT,
-            single_threaded: false,
-            timed: false,
-            shown: UnsafeCell::default(),
-        }
-    }
 }
 
 impl Polling {

@@ -4,6 +4,7 @@ use super::null;
 use super::qp::{self, Qp};
 use crate::qp_state::Service;
 use crate::send;
+use crate::sync::RawLock;
 use crate::transfer::MAX_SGE;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -11,8 +12,6 @@ use core::ops::Range;
 use ibverbs_sys::ibv_qp_create_send_ops_flags as Ops;
 use ibverbs_sys::ibv_qp_init_attr_mask as Mask;
 use ibverbs_sys::*;
-use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
 use std::io;
 
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
@@ -21,7 +20,7 @@ const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 ///
 /// Invariant: `batch` is used by whoever has `lock`.
 pub(super) struct Building {
-    lock: RawMutex,
+    lock: RawLock,
     batch: UnsafeCell<Batch>,
     max_inline: usize,
 }
@@ -38,6 +37,8 @@ struct Batch {
     requests: Vec<Request>,
     sges: Vec<ibv_sge>,
     inline: Vec<u8>,
+    /// Of inline bytes, as elements: filled when the batch is complete.
+    inline_sges: Vec<ibv_sge>,
     /// The first error; 0 for none.
     errno: c_int,
 }
@@ -87,8 +88,9 @@ impl Batch {
         }
     }
 
-    /// Makes a chain of what was built. Its pointers are into the batch and into `inline`.
-    fn chain(&mut self, inline: &mut Vec<ibv_sge>) -> *mut ibv_send_wr {
+    /// Makes a chain of what was built. Its pointers are into the batch.
+    fn chain(&mut self) -> *mut ibv_send_wr {
+        let inline = &mut self.inline_sges;
         inline.clear();
         inline.reserve(self.requests.len());
         let mut next = core::ptr::null_mut();
@@ -166,7 +168,7 @@ fn extend(new: &mut Qp, service: Service, ops: u64) -> Result<(), i32> {
         return Err(libc::EOPNOTSUPP);
     }
     new.building = Some(Building {
-        lock: RawMutex::INIT,
+        lock: RawLock::default(),
         batch: UnsafeCell::default(),
         max_inline: new.core.caps.inline,
     });
@@ -243,8 +245,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let batch = batch(qp);
         let rc = match batch.errno {
             0 => {
-                let mut inline = Vec::new();
-                let first = batch.chain(&mut inline);
+                let first = batch.chain();
                 send::post_all(&(*qp.cast::<Qp>()).core, first, batch.requests.len())
             }
             errno => errno,

@@ -78,6 +78,8 @@ pub const TOPIC: Topic = Topic {
 /// A forked process. It is ended when dropped.
 struct Child {
     pid: i32,
+    /// It has been waited for.
+    gone: bool,
     /// To tell it something, and to be told.
     to: PipeWriter,
     from: PipeReader,
@@ -101,7 +103,12 @@ fn fork(work: impl FnOnce(&mut PipeReader) -> u8) -> Child {
         }
         pid => {
             assert!(pid > 0, "no child");
-            Child { pid, to, from }
+            Child {
+                pid,
+                gone: false,
+                to,
+                from,
+            }
         }
     }
 }
@@ -115,13 +122,22 @@ impl Child {
     /// What its work has given.
     fn result(&mut self) -> char {
         let mut byte = [0];
-        self.from.read_exact(&mut byte).expect("the child answers");
+        if self.from.read_exact(&mut byte).is_err() {
+            let mut status = 0;
+            // SAFETY: a child that has not been waited for.
+            unsafe { libc::waitpid(self.pid, &mut status, 0) };
+            self.gone = true;
+            panic!("the child has ended with status {status:#x}");
+        }
         byte[0].into()
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
         // SAFETY: a child that has not been waited for.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);

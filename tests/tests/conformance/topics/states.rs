@@ -110,8 +110,24 @@ pub const TOPIC: Topic = Topic {
             "ibv_get_async_event(3)",
             "COMM_EST",
         )
-        .but(Kind::Rxe, "none", "it does not have this event")
-        .but(Kind::Soft, "none", "it does not have this event"),
+        .but(Kind::Rxe, "none", "it does not have this event"),
+        case(
+            "the same, of a message that is polled after RTS",
+            established_late,
+            "ibv_get_async_event(3)",
+            "none, then COMM_EST, none",
+        )
+        .but(
+            Kind::Rxe,
+            "none, then none, none",
+            "it does not have this event",
+        ),
+        case(
+            "the same, of a connection that is used after RTS only",
+            established_never,
+            "ibv_get_async_event(3)",
+            "none",
+        ),
         case(
             "ERR from INIT",
             init_error,
@@ -412,6 +428,28 @@ fn established(bed: &Bed) -> String {
     b.rtr(&a);
     send(2, &from, 1).go(&a);
     assert_eq!((a.ids(1).as_str(), b.ids(1).as_str()), ("2", "1"));
+    b.side.event_now()
+}
+
+fn established_late(bed: &Bed) -> String {
+    let (a, b) = bed.ends(&RC);
+    let (from, to) = (Mem::of(&a.side, b"x"), Mem::new(&b.side, 8, LOCAL));
+    b.recv(1, &to, 0, 8);
+    a.rtr(&b);
+    a.rts();
+    b.rtr(&a);
+    send(2, &from, 1).go(&a);
+    assert_eq!(a.ids(1).as_str(), "2");
+    let before = b.side.event_now();
+    b.rts();
+    let then = b.side.event_now();
+    assert_eq!(b.ids(1).as_str(), "1");
+    format!("{before}, then {then}, {}", b.side.event_now())
+}
+
+fn established_never(bed: &Bed) -> String {
+    let (a, b) = bed.pair(&RC);
+    assert_eq!((works(&a, &b), works(&b, &a)), ("works", "works"));
     b.side.event_now()
 }
 
