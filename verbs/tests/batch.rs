@@ -181,10 +181,6 @@ fn allocated(pd: &Pd, tx: &mut SendQueue<Buf>, len: usize) -> usize {
 
 #[test]
 fn batches_reuse_their_memory() {
-    if extended() {
-        // The user-space device allocates by itself when work is posted by calls.
-        return;
-    }
     let pd = device().alloc_pd().unwrap();
     let (mut a, mut b) = pair(&pd);
     for _ in 0..32 {

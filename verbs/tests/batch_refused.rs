@@ -14,10 +14,6 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 #[test]
 fn the_head_stays_posted_and_the_tail_comes_back() {
     let _turn = ONE_AT_A_TIME.lock();
-    if extended() {
-        // Posting by calls is all or nothing.
-        return;
-    }
     let pd = verbs::Device::open_spec("soft0")
         .unwrap()
         .alloc_pd()

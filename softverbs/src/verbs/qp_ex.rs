@@ -2,6 +2,7 @@
 
 use super::null;
 use super::qp::{self, Qp};
+use crate::qp::Caps;
 use crate::qp_state::Service;
 use crate::send;
 use crate::sync::RawLock;
@@ -32,7 +33,6 @@ struct Request {
     inline: Option<Range<usize>>,
 }
 
-#[derive(Default)]
 struct Batch {
     requests: Vec<Request>,
     sges: Vec<ibv_sge>,
@@ -44,6 +44,17 @@ struct Batch {
 }
 
 impl Batch {
+    /// With room for all that the send queue takes.
+    fn new(caps: &Caps) -> Batch {
+        Batch {
+            requests: Vec::with_capacity(caps.send_wr),
+            sges: Vec::with_capacity(caps.send_wr * caps.send_sge),
+            inline: Vec::with_capacity(caps.send_wr * caps.inline),
+            inline_sges: Vec::with_capacity(caps.send_wr),
+            errno: 0,
+        }
+    }
+
     fn clear(&mut self) {
         self.requests.clear();
         self.sges.clear();
@@ -169,7 +180,7 @@ fn extend(new: &mut Qp, service: Service, ops: u64) -> Result<(), i32> {
     }
     new.building = Some(Building {
         lock: RawLock::default(),
-        batch: UnsafeCell::default(),
+        batch: UnsafeCell::new(Batch::new(&new.core.caps)),
         max_inline: new.core.caps.inline,
     });
     let has = |op: Ops| ops & u64::from(op.0) != 0;

@@ -2,8 +2,8 @@
 //!
 //! The device is `soft0`, or the one that `VERBATIM_DEVICE` names: the tests that use this say what any device does. Where one is
 //! known to do something else than the specification says, the test accepts that of this device only.
-//! `VERBATIM_TEST_SLOWNESS` multiplies the hang limit, for emulated machines. With `VERBATIM_TEST_EXTENDED` set, pairs are made of extended
-//! queue pairs and completion queues, which nothing else must notice.
+//! `VERBATIM_TEST_SLOWNESS` multiplies the hang limit, for emulated machines. In the binary `extended`, pairs are made of extended queue pairs and
+//! completion queues, which nothing else must notice.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::OnceLock;
@@ -43,7 +43,7 @@ pub fn is_rxe(ctx: &Context) -> bool {
 
 /// Whether pairs are extended ones.
 pub fn extended() -> bool {
-    std::env::var_os("VERBATIM_TEST_EXTENDED").is_some()
+    env!("CARGO_CRATE_NAME") == "extended"
 }
 
 /// One side of a connection.
