@@ -133,13 +133,18 @@ Examples:
   verbatim bench                   about a minute, on a quiet machine
   verbatim bench --quick --filter 64B
   verbatim bench --filter rpc/ --json bench.json
+  verbatim bench --filter hot/     the memory pool beside malloc; built with
+                                   --features allocators, beside others too
 
 Columns:
   mode   of the floor, a cache line there and back: near is below 200 ns,
          far is not, mixed changed in every round
   p50    median of a round trip, call or READ; for death/ of the time from
-         the kill of a process until all that waited for it has its error
-  p99    99 of 100 take at most this long
+         the kill of a process until all that waited for it has its error;
+         for pool/, malloc/ and their like of an allocation and its freeing,
+         for their cross/ of the freeing alone, by another thread; for
+         register/ of registering memory and taking it back
+  p99    99 of 100 take at most this long (of allocations, groups of 16)
   rate   of them a second; pipelined keeps 64 on their way
   ratio  p50 by that of the case named under 'to', measured in the same
          rounds; for pipelined cases rate by rate, where more is better

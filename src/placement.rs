@@ -4,7 +4,7 @@
 //! waits for the other to be preempted. Then each end gets one of its own, for all transports alike. With many, the
 //! demonstration leaves the scheduler alone; the benchmark never does.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// Up to so many processors there is no free one to count on.
 const FEW: usize = 4;
@@ -33,7 +33,20 @@ pub fn bind(end: End) {
 pub fn bind_always(end: End) {
     let _ = processors();
     let allowed = allowed();
+    let _ = ALLOWED.set(allowed.clone());
     if allowed.len() >= 2 {
+        bind_to(allowed[end as usize]);
+    }
+}
+
+/// What [`bind_always`] found when it was first called.
+static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// Binds the calling thread to the processor of an end, though the thread that started it was bound to that of another.
+pub fn bind_again(end: End) {
+    if let Some(allowed) = ALLOWED.get()
+        && allowed.len() >= 2
+    {
         bind_to(allowed[end as usize]);
     }
 }

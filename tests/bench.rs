@@ -125,6 +125,35 @@ fn sockets_are_measured_spinning_and_blocking() {
 }
 
 #[test]
+fn the_pool_and_malloc_are_compared_with_each_other_and_the_rest_with_the_pool() {
+    let mut expected = vec![
+        ("pool/cross/64B", Some("malloc/cross/64B")),
+        ("malloc/cross/64B", Some("pool/cross/64B")),
+        ("pool/cross/4KiB", Some("malloc/cross/4KiB")),
+        ("malloc/cross/4KiB", Some("pool/cross/4KiB")),
+    ];
+    if cfg!(feature = "allocators") {
+        expected.extend([
+            ("mimalloc/cross/64B", Some("pool/cross/64B")),
+            ("jemalloc/cross/64B", Some("pool/cross/64B")),
+            ("mimalloc/cross/4KiB", Some("pool/cross/4KiB")),
+            ("jemalloc/cross/4KiB", Some("pool/cross/4KiB")),
+        ]);
+    }
+    let document = document(&["--filter", "/cross/"]);
+    check(&document, &expected);
+    assert_eq!(document["records"][0]["device"], "soft0");
+    check(
+        &self::document(&["--filter", "pool/hot/1MiB"]),
+        &[("pool/hot/1MiB", Some("malloc/hot/1MiB"))],
+    );
+    check(
+        &self::document(&["--filter", "register/4KiB"]),
+        &[("register/4KiB", Some("pool/hot/4KiB"))],
+    );
+}
+
+#[test]
 fn deaths_are_measured_and_compared_with_nothing() {
     let document = document(&["--filter", "death/"]);
     let names = ["death/verbs/retry_exc", "death/rpc/pending_calls"];

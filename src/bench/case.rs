@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::death::Waiting;
 use super::measure::Group;
+use super::pool::{Allocator, Pattern};
 
 /// One thing to measure between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,17 @@ pub enum Case {
         /// Whether the ends sleep until there is something, or look again and again.
         blocking: bool,
     },
+    /// Memory allocated and freed, in one process.
+    Alloc {
+        /// By whom.
+        by: Allocator,
+        /// In which order, and by which threads.
+        pattern: Pattern,
+        /// How long the pieces are.
+        size: Size,
+    },
+    /// Memory registered and deregistered, as for each message by who has no pool.
+    Register(Size),
     /// The end of work that waits for a process which is killed.
     Death(Waiting),
 }
@@ -133,6 +145,11 @@ impl Case {
         for blocking in [false, true] {
             all.extend([Family::Unix, Family::Tcp].map(|family| Case::Socket { family, blocking }));
         }
+        for (pattern, size) in Pattern::SHAPES {
+            let case = |by| Case::Alloc { by, pattern, size };
+            all.extend(Allocator::ALL.iter().copied().map(case));
+        }
+        all.extend([Size::B64, Size::KiB4, Size::MiB1].map(Case::Register));
         all.extend([Waiting::Send, Waiting::Calls].map(Case::Death));
         all
     }
@@ -142,8 +159,8 @@ impl Case {
         Case::all().into_iter().find(|c| c.to_string() == name)
     }
 
-    /// What it is compared with: an rpc with messages of the same verb, length and number; a death with nothing; everything
-    /// else with the floor.
+    /// What it is compared with: an rpc with messages of the same verb, length and number; the pool with `malloc`, and with the pool all
+    /// that is done in place of it; a death with nothing; everything else with the floor.
     pub fn baseline(self) -> Option<Case> {
         match self {
             Case::Floor | Case::Death(_) => None,
@@ -151,6 +168,19 @@ impl Case {
                 verb: path,
                 size,
                 flow,
+            }),
+            Case::Alloc { by, pattern, size } => Some(Case::Alloc {
+                by: match by {
+                    Allocator::Pool => Allocator::Malloc,
+                    _ => Allocator::Pool,
+                },
+                pattern,
+                size,
+            }),
+            Case::Register(size) => Some(Case::Alloc {
+                by: Allocator::Pool,
+                pattern: Pattern::Hot,
+                size,
             }),
             Case::Verbs { .. } | Case::Read | Case::Socket { .. } => Some(Case::Floor),
         }
@@ -172,10 +202,15 @@ impl Case {
 
     /// Whether it uses the RDMA device.
     pub fn uses_device(self) -> bool {
-        matches!(
-            self,
-            Case::Verbs { .. } | Case::Read | Case::Rpc { .. } | Case::Death(_)
-        )
+        match self {
+            Case::Verbs { .. }
+            | Case::Read
+            | Case::Rpc { .. }
+            | Case::Register(_)
+            | Case::Death(_) => true,
+            Case::Alloc { by, .. } => by == Allocator::Pool,
+            Case::Floor | Case::Socket { .. } => false,
+        }
     }
 }
 
@@ -206,6 +241,8 @@ impl fmt::Display for Case {
                 let blocking = if blocking { "-blocking" } else { "" };
                 write!(f, "{family}{blocking}/64B/pingpong")
             }
+            Case::Alloc { by, pattern, size } => write!(f, "{by}/{pattern}/{size}"),
+            Case::Register(size) => write!(f, "register/{size}"),
             Case::Death(waiting) => write!(f, "death/{waiting}"),
         }
     }
@@ -252,6 +289,15 @@ mod tests {
             "tcp/64B/pingpong",
             "unix-blocking/64B/pingpong",
             "tcp-blocking/64B/pingpong",
+            "pool/hot/64B",
+            "pool/hot/4KiB",
+            "pool/hot/1MiB",
+            "pool/inflight32/4KiB",
+            "pool/cross/64B",
+            "pool/cross/4KiB",
+            "malloc/hot/64B",
+            "malloc/cross/4KiB",
+            "register/4KiB",
             "death/verbs/retry_exc",
             "death/rpc/pending_calls",
         ] {
@@ -276,6 +322,16 @@ mod tests {
                 let name = baseline.to_string();
                 assert!(name.starts_with(&format!("verbs/{path}/{size}/")), "{name}");
                 assert_eq!(case.counts_rate(), baseline.counts_rate());
+            } else if let Case::Alloc { by, .. } = case {
+                let (name, other) = (case.to_string(), baseline.to_string());
+                let shape = |name: &str| name.split_once('/').unwrap().1.to_owned();
+                assert_eq!(shape(&name), shape(&other));
+                assert!(
+                    (by == Allocator::Pool) != other.starts_with("pool/"),
+                    "{other}"
+                );
+            } else if let Case::Register(size) = case {
+                assert_eq!(baseline.to_string(), format!("pool/hot/{size}"));
             } else {
                 assert_eq!(baseline, Case::Floor);
             }

@@ -13,6 +13,7 @@ use super::death::{self, Waiting};
 use super::floor::Floor;
 use super::link::{Host, Link, Reader};
 use super::measure::Figures;
+use super::pool::{self, Measured};
 use super::rounds::{Mode, Round, median};
 use super::socket::Socket;
 use crate::cli::BenchClientArgs;
@@ -35,6 +36,8 @@ enum End {
     Reader(Box<Reader>),
     Caller(Box<Caller>),
     Socket(Socket),
+    /// Of one process.
+    Alone(Measured),
     /// Each round has an end of its own.
     Death(Waiting),
 }
@@ -207,6 +210,14 @@ impl Bench {
                 let address = theirs.address.context("the socket has no address")?;
                 End::Socket(Socket::connect(family, &address, blocking)?)
             }
+            Case::Alloc { by, pattern, size } => {
+                let pool = match by {
+                    pool::Allocator::Pool => Some(&self.host()?.pool),
+                    _ => None,
+                };
+                End::Alone(pool::allocations(by, pattern, size, pool)?)
+            }
+            Case::Register(size) => End::Alone(pool::registrations(&self.host()?.pd, size)),
             Case::Death(waiting) => {
                 self.host()?;
                 End::Death(waiting)
@@ -219,7 +230,7 @@ impl Bench {
         // The others' ends answer by themselves.
         let answered = match open.end {
             End::Floor(_) | End::Link(_) | End::Socket(_) => true,
-            End::Reader(_) | End::Caller(_) | End::Death(_) => false,
+            End::Reader(_) | End::Caller(_) | End::Alone(_) | End::Death(_) => false,
         };
         if answered {
             self.control.say(&Command::Run(open.slot))?;
@@ -230,6 +241,7 @@ impl Bench {
             End::Reader(reader) => reader.round(limit)?,
             End::Caller(caller) => caller.round(limit)?,
             End::Socket(socket) => socket.round(limit)?,
+            End::Alone(measured) => measured(limit)?,
             End::Death(waiting) => death::round(self.host()?, *waiting)?,
         };
         if answered {

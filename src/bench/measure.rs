@@ -1,7 +1,8 @@
 //! Timing one round.
 //!
 //! Reading the clock takes as long as a good part of the quickest round trips. So the median is taken over groups of round trips
-//! that are timed together; only the 99th percentile, which is about rare and long ones, is taken of single ones, clock included.
+//! that are timed together; only the 99th percentile, which is about rare and long ones, is taken of single ones, clock included
+//! (of groups, for operations that take less than that).
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -29,6 +30,19 @@ pub enum Group {
     One = 1,
     /// Operations of a microsecond or so.
     Sixteen = 16,
+    /// Operations that take less than reading the clock. Even their 99th percentile is of groups, of sixteen.
+    Thousand = 1000,
+}
+
+impl Group {
+    /// How many operations are timed together for the 99th percentile, if they are not the same as for the median.
+    fn singles(self) -> Option<u32> {
+        match self {
+            Group::One => None,
+            Group::Sixteen => Some(1),
+            Group::Thousand => Some(16),
+        }
+    }
 }
 
 /// Calls `operation`, one after the other, for about `limit`.
@@ -46,14 +60,14 @@ pub fn serial<E>(
     }
     let mut singles = Vec::with_capacity(1 << 12);
     let mut groups = Vec::with_capacity(1 << 12);
-    let elapsed = match group {
-        Group::One => timed(&mut groups, 1, limit, &mut operation)?,
-        Group::Sixteen => {
-            timed(&mut singles, 1, limit / 4, &mut operation)?;
+    let elapsed = match group.singles() {
+        None => timed(&mut groups, group as u32, limit, &mut operation)?,
+        Some(few) => {
+            timed(&mut singles, few, limit / 4, &mut operation)?;
             timed(&mut groups, group as u32, limit / 4 * 3, &mut operation)?
         }
     };
-    if group == Group::One {
+    if group.singles().is_none() {
         singles.clone_from(&groups);
     }
     let count = groups.len() * group as usize;
@@ -178,6 +192,13 @@ mod tests {
             figures.rate > 0.0 && figures.rate <= count as f64 / 0.001,
             "{figures:?}"
         );
+        count = 0;
+        serial(Duration::from_millis(2), Group::Thousand, || {
+            count += 1;
+            Ok::<(), Infallible>(())
+        })
+        .unwrap();
+        assert!(count >= 20 + 16 + 1000, "{count}");
         let error = serial(Duration::from_millis(2), Group::One, || Err("gone"));
         assert_eq!(error, Err("gone"));
     }

@@ -19,6 +19,7 @@ mod floor;
 mod link;
 mod load;
 mod measure;
+mod pool;
 mod record;
 mod rounds;
 mod server;

@@ -93,6 +93,7 @@ fn open(case: Case, slot: usize, theirs: &Hello, host: &mut Option<Host>) -> Res
             let hello = address(listener.address()?);
             (End::Listener(Some(listener), blocking), hello)
         }
+        Case::Alloc { .. } | Case::Register(_) => bail!("a case of one process"),
         Case::Death(waiting) => {
             let (kept, hello) = death::victim(device()?, waiting, theirs)?;
             (End::Alone { _kept: kept }, hello)
