@@ -264,7 +264,7 @@ impl QpCore {
     }
 
     /// After a send that has failed: an unreliable service goes on receiving, a reliable one has failed altogether
-    /// (IBTA 10.3.1.6; Linux's rxe knows only the latter).
+    /// (IBTA 10.3.1; Linux's rxe knows only the latter).
     pub fn fail_sends(&self) {
         if self.service == Service::Rc {
             return self.fail();

@@ -105,7 +105,7 @@ fn known(service: Service) -> u32 {
     }
 }
 
-/// Required and optional attributes of a transition (ibv_modify_qp(3), IBTA 11.2.5.2), `None` if there is no such transition.
+/// Required and optional attributes of a transition (ibv_modify_qp(3), IBTA 11.2.4.2), `None` if there is no such transition.
 pub(crate) fn transition(service: Service, from: State, to: State) -> Option<(u32, u32)> {
     use State::*;
     let (required, optional) = match (from, to) {

@@ -124,7 +124,7 @@ impl SendQueue {
         self.head
     }
 
-    /// Takes over what RTS sets. 4.096 us * 2^timeout per try; 0 waits for ever (IBTA 9.9.2.1.1, ibv_modify_qp(3)).
+    /// Takes over what RTS sets. 4.096 us * 2^timeout per try; 0 waits for ever (IBTA C9-140 to C9-142, ibv_modify_qp(3)).
     pub fn configure(&mut self, attr: &ibv_qp_attr) {
         let tries = u64::from(attr.retry_cnt) + 1;
         self.timeout = (attr.timeout != 0)

@@ -11,9 +11,12 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 # NAME PACKAGE TEST DEVICE PEER [ARGUMENT]...: a test binary, the devices of the two ends of its connections, and what else it
 # is told.
+skip() { printf -- '--skip %s ' "$@"; }
 suite() {
-    # Skipped: what would take minutes here, and takes the same ways as the shorter streams.
-    cat <<'END'
+    # Skipped: of the streams of rpc, what would take minutes here, and takes the same ways as the shorter ones. By calls: lists of segments and inline
+    # data, whose lengths the library gets wrong. Refusals of what Soft-RoCE takes, addresses that it does not take, and SQE, which it does not have.
+    # Not here at all: cursors with time stamps, which it does not have either, and what is about soft0.
+    cat <<END
 rc               verbatim-tests  kernel_rc  rxe0  rxe0
 rc-two-devices   verbatim-tests  kernel_rc  rxe0  rxe1
 conformance      verbatim-tests  conformance  rxe0  rxe1
@@ -23,6 +26,19 @@ verbs-atomics    verbatim-verbs  atomics    rxe0  rxe0
 verbs-flow       verbatim-verbs  flow       rxe0  rxe0
 verbs-lifetime   verbatim-verbs  lifetime   rxe0  rxe0
 verbs-waiting    verbatim-verbs  waiting    rxe0  rxe0
+verbs-batch      verbatim-verbs  batch      rxe0  rxe0
+verbs-paths      verbatim-verbs  both_paths  rxe0  rxe0  $(skip {extended,posted_by_calls}::{messages,datagrams,batches_and_scopes})
+verbs-cq         verbatim-verbs  cq_control  rxe0  rxe0
+verbs-datagrams  verbatim-verbs  datagrams  rxe0  rxe0
+verbs-extended   verbatim-verbs  extended   rxe0  rxe0  $(skip all_kinds_of_work inline_data segments_are_gathered borrowed_bytes)
+verbs-forgotten  verbatim-verbs  forgotten  rxe0  rxe0
+verbs-misuse     verbatim-verbs  misuse     rxe0  rxe0
+verbs-raw        verbatim-verbs  raw        rxe0  rxe0  $(skip a_refused_chain)
+verbs-regions    verbatim-verbs  regions    rxe0  rxe0  $(skip by_other_addresses)
+verbs-scope      verbatim-verbs  scope      rxe0  rxe0
+verbs-shared     verbatim-verbs  shared_recv  rxe0  rxe0
+verbs-small      verbatim-verbs  small      rxe0  rxe0
+verbs-unreliable verbatim-verbs  unreliable  rxe0  rxe0  $(skip failed_is_recovered)
 rpc-echo         verbatim-rpc    echo       rxe0  rxe0
 rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1
 rpc-one-way      verbatim-rpc    one_way    rxe0  rxe0  --skip million

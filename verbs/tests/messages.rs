@@ -173,7 +173,7 @@ fn a_message_longer_than_the_receive_fails_on_both_sides() {
     let (mut a, mut b) = pair(&pd);
     b.rx.post(room(&pd, 4)).unwrap();
     a.tx.send(buf(&pd, b"hello")).signaled().post().unwrap();
-    // InfiniBand Architecture Specification, volume 1, 11.6.2, as soft0 has it: local length error, and the sender learns of an
+    // InfiniBand Architecture Specification, volume 1, chapter 11, as soft0 has it: local length error, and the sender learns of an
     // invalid request. Soft-RoCE reports its inability to go on instead, at both ends.
     let (here, there) = if is_rxe(pd.context()) {
         (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR)

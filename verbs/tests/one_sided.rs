@@ -225,7 +225,7 @@ fn a_key_of_another_domain_is_refused() {
     let (pd, other) = (ctx.alloc_pd().unwrap(), ctx.alloc_pd().unwrap());
     let foreign = other.expose(64, Access::REMOTE_WRITE).unwrap();
     fails_with(&pd, foreign.remote(), false, WcStatus::REM_ACCESS_ERR);
-    // And a local key as well: the sender's own fault. A local protection error by the specification (volume 1, 11.6.2), which
+    // And a local key as well: the sender's own fault. A local protection error by the specification (volume 1, chapter 11), which
     // soft0 follows; to Soft-RoCE any trouble with a segment is one of the queue pair.
     let own_fault = if is_rxe(&ctx) {
         WcStatus::LOC_QP_OP_ERR

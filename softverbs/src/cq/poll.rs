@@ -217,7 +217,7 @@ impl CqCore {
         Ok(())
     }
 
-    /// The queue is lost, and the queue pairs that complete to it with it (IBTA 11.6.3.1).
+    /// The queue is lost, and the queue pairs that complete to it with it (IBTA chapter 11, asynchronous events).
     #[cold]
     fn overflow(&self, members: &mut Members) {
         if core::mem::replace(&mut members.broken, true) {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Destinations that a queue pair keeps at hand.
 const KEPT: usize = 64;
 
-/// A key with this bit stands for the queue pair's own (IBTA 3.5.3, 10.2.5).
+/// A key with this bit stands for the queue pair's own (IBTA 10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 
 /// The destinations that a queue pair has sent to.

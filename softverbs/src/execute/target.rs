@@ -22,7 +22,7 @@ pub(super) enum Refused {
 
 impl Refused {
     /// What the queue pair does not allow is an invalid request, what the key does not is a violation of access (IBTA
-    /// 9.7.5.2.4, and rxe agrees).
+    /// chapter 9, and rxe agrees).
     pub fn status(self) -> Status {
         match self {
             Refused::QueuePair => Status::IBV_WC_REM_INV_REQ_ERR,

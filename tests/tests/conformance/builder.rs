@@ -8,11 +8,12 @@ use crate::sundry::{Cq, becomes};
 use ibverbs_sys::inline::{
     ibv_cq_ex_to_cq, ibv_create_cq_ex, ibv_create_qp_ex, ibv_end_poll, ibv_next_poll,
     ibv_start_poll, ibv_wc_read_byte_len, ibv_wc_read_opcode, ibv_wr_abort, ibv_wr_complete,
-    ibv_wr_rdma_write, ibv_wr_send, ibv_wr_set_inline_data, ibv_wr_set_sge, ibv_wr_start,
+    ibv_wr_rdma_write, ibv_wr_send, ibv_wr_set_inline_data, ibv_wr_set_inline_data_list,
+    ibv_wr_set_sge, ibv_wr_set_sge_list, ibv_wr_start,
 };
 use ibverbs_sys::{
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_qp_init_attr_ex,
-    ibv_qp_init_attr_mask as Mask, ibv_send_flags as Flags,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_data_buf, ibv_poll_cq_attr, ibv_qp_ex, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask as Mask, ibv_send_flags as Flags, ibv_sge,
 };
 use std::ptr::null_mut;
 
@@ -67,8 +68,13 @@ impl Builder {
     }
 
     fn name(&self, id: u64) {
+        self.name_with(id, 0);
+    }
+
+    fn name_with(&self, id: u64, flags: u32) {
+        let flags = Flags::IBV_SEND_SIGNALED.0 | flags;
         // SAFETY: see above; these fields are the caller's.
-        unsafe { ((*self.0).wr_id, (*self.0).wr_flags) = (id, Flags::IBV_SEND_SIGNALED.0) }
+        unsafe { ((*self.0).wr_id, (*self.0).wr_flags) = (id, flags) }
     }
 
     pub fn send(&self, id: u64, mem: &Mem, len: u32) {
@@ -86,6 +92,32 @@ impl Builder {
         unsafe {
             ibv_wr_send(self.0);
             ibv_wr_set_inline_data(self.0, bytes.as_mut_ptr().cast(), bytes.len());
+        }
+    }
+
+    /// From several segments.
+    pub fn send_list(&self, id: u64, sges: &[ibv_sge]) {
+        self.name(id);
+        // SAFETY: see above.
+        unsafe {
+            ibv_wr_send(self.0);
+            ibv_wr_set_sge_list(self.0, sges.len(), sges.as_ptr());
+        }
+    }
+
+    /// Of several pieces.
+    pub fn inline_list(&self, id: u64, pieces: &[&[u8]]) {
+        // The flag is implied; there is a library that forgets it.
+        self.name_with(id, Flags::IBV_SEND_INLINE.0);
+        let piece = |bytes: &&[u8]| ibv_data_buf {
+            addr: bytes.as_ptr().cast_mut().cast(),
+            length: bytes.len(),
+        };
+        let list: Vec<_> = pieces.iter().map(piece).collect();
+        // SAFETY: see above; the bytes are only read, and before this returns.
+        unsafe {
+            ibv_wr_send(self.0);
+            ibv_wr_set_inline_data_list(self.0, list.len(), list.as_ptr());
         }
     }
 

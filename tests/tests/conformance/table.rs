@@ -95,8 +95,9 @@ is written by the run itself, see there; a run that sees something else fails.
 * `rxe`: Soft-RoCE of Linux 6.1, two devices at the ends of one cable, in the guest of `tests/kernel`.
 * `siw`: soft-iWARP of Linux 6.1. Its queue pairs connect through rdma_cm only, so its column waits for the connection manager.
 
-*Here* is the end that sends or initiates, *there* its peer. IBTA is the InfiniBand Architecture Specification, volume 1, by
-section. What is **bold** is not what a program should rely on, and explained below its table.
+*Here* is the end that sends or initiates, *there* its peer. IBTA is the InfiniBand Architecture Specification, volume 1:
+its chapter 9 is the transport layer, 10 the software transport interface, 11 its verbs; sections and requirements are named where the sources of Linux
+name them, too. What is **bold** is not what a program should rely on, and explained below its table.
 ";
 
 fn render(old: &str, kind: Kind, seen: &[Seen]) -> String {

@@ -115,7 +115,7 @@ fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
     }
 }
 
-/// InfiniBand Architecture Specification 1, 11.6.2: a message longer than the receive is a local length error there, and the
+/// InfiniBand Architecture Specification 1, chapter 11: a message longer than the receive is a local length error there, and the
 /// sender is told that its request was invalid. Soft-RoCE takes the receive for a malformed work request.
 #[test]
 fn a_message_longer_than_its_receive_breaks_both_ends() {
@@ -144,7 +144,7 @@ fn a_message_longer_than_its_receive_breaks_both_ends() {
     }
 }
 
-/// InfiniBand Architecture Specification 1, 11.6.2: a segment that its key does not cover is a local protection error.
+/// InfiniBand Architecture Specification 1, chapter 11: a segment that its key does not cover is a local protection error.
 /// Soft-RoCE takes it for a malformed work request.
 /// The peer never hears of it.
 #[test]
@@ -197,7 +197,7 @@ fn a_wrong_key_in_a_receive_breaks_both_ends() {
     assert_eq!(b.ends(0, 2).1, [there, Is::WR_FLUSH_ERR]);
 }
 
-/// InfiniBand Architecture Specification 1, 11.6.2: the receive that such a write would have used ends with a local access
+/// InfiniBand Architecture Specification 1, chapter 11: the receive that such a write would have used ends with a local access
 /// error. Soft-RoCE calls it a remote one, and so does `soft0`.
 #[test]
 fn a_refused_write_with_immediate_data_is_told_to_its_receive() {

@@ -100,7 +100,7 @@ pub const TOPIC: Topic = Topic {
         case(
             "a completion queue that overflows",
             overflow,
-            "IBTA 11.6.3",
+            "IBTA chapter 11",
             "fewer, CQ_ERR, ERR",
         )
         .but(

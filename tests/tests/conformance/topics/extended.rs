@@ -1,6 +1,6 @@
 //! The extended interface.
 
-use crate::builder::{Fields, with_fields, with_operations};
+use crate::builder::{Builder, Fields, with_fields, with_operations};
 use crate::case::{Topic, case};
 use crate::device::{Bed, Kind};
 use crate::memory::{ALL, LOCAL, Mem};
@@ -36,6 +36,45 @@ pub const TOPIC: Topic = Topic {
             "its library has another error for a full queue here than for ibv_post_send",
         ),
         case("inline data by calls", inline, "ibv_wr_post(3)", "first").but(Kind::Rxe, "1 LOC_QP_OP_ERR", "its library sets the data but not the flag"),
+        case(
+            "a list of segments by calls",
+            list,
+            "ibv_wr_post(3)",
+            "6, abcdef",
+        )
+        .but(
+            Kind::Rxe,
+            "4, abcd",
+            "its library counts the length of the first segment for each of them",
+        ),
+        case(
+            "a list of one segment by calls",
+            list_of_one,
+            "ibv_wr_post(3)",
+            "6, abcdef",
+        ),
+        case(
+            "a list of inline data by calls, with its flag",
+            pieces,
+            "ibv_wr_post(3)",
+            "6, abcdef",
+        )
+        .but(
+            Kind::Rxe,
+            "nothing",
+            "its library takes the bytes and leaves their length out",
+        ),
+        case(
+            "a list of one piece of inline data by calls, with its flag",
+            one_piece,
+            "ibv_wr_post(3)",
+            "6, abcdef",
+        )
+        .but(
+            Kind::Rxe,
+            "nothing",
+            "its library takes the bytes and leaves their length out",
+        ),
         case(
             "operations that the service does not have",
             operations,
@@ -143,6 +182,41 @@ fn inline(bed: &Bed) -> String {
         }
         other => other.to_owned(),
     }
+}
+
+/// Length and text of the message that `build` builds from memory with `abcdef` inside.
+fn message(bed: &Bed, build: impl FnOnce(&Builder, &Mem)) -> String {
+    let (a, builder) = with_operations(&bed.a, &RC, BOTH).expect("a queue pair with operations");
+    let (a, b) = connected((a.init(), End::new(&bed.b, &RC).init()));
+    let (from, room) = (Mem::of(&bed.a, b"abcdef"), Mem::new(&bed.b, 8, LOCAL));
+    b.recv(11, &room, 0, 8);
+    builder.start();
+    build(&builder, &from);
+    assert_eq!(builder.complete(), 0);
+    assert_eq!(a.ids(1), "1");
+    let len = b.next().byte_len;
+    match len {
+        0 => "nothing".to_owned(),
+        _ => format!("{len}, {}", room.text(0, len as usize)),
+    }
+}
+
+fn list(bed: &Bed) -> String {
+    message(bed, |builder, from| {
+        builder.send_list(1, &[from.sge(0, 2), from.sge(2, 4)]);
+    })
+}
+
+fn list_of_one(bed: &Bed) -> String {
+    message(bed, |builder, from| builder.send_list(1, &[from.sge(0, 6)]))
+}
+
+fn pieces(bed: &Bed) -> String {
+    message(bed, |builder, _| builder.inline_list(1, &[b"ab", b"cdef"]))
+}
+
+fn one_piece(bed: &Bed) -> String {
+    message(bed, |builder, _| builder.inline_list(1, &[b"abcdef"]))
 }
 
 fn operations(bed: &Bed) -> String {

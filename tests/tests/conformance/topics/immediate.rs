@@ -45,7 +45,7 @@ pub const TOPIC: Topic = Topic {
         case(
             "WRITE with immediate data and a wrong key",
             wrong_key,
-            "IBTA 11.6.2",
+            "IBTA chapter 11",
             "REM_ACCESS_ERR, there LOC_ACCESS_ERR",
         )
         .but(
@@ -61,13 +61,13 @@ pub const TOPIC: Topic = Topic {
         case(
             "WRITE of nothing, with immediate data and a wrong key",
             nothing_wrong,
-            "IBTA 9.7.4.1",
+            "IBTA C9-88",
             "SUCCESS, there SUCCESS",
         ),
         case(
             "WRITE with immediate data to a receive with a wrong key",
             receive_key,
-            "IBTA 10.7.3",
+            "IBTA chapter 10",
             "SUCCESS, there SUCCESS",
         ),
         case(
