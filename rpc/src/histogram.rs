@@ -25,11 +25,11 @@ impl Histogram {
         }
     }
 
-    /// Counts one of so many nanoseconds.
+    /// Counts so many of so many nanoseconds.
     #[inline]
-    pub fn record(&mut self, ns: u64) {
-        self.counts[index(ns)] += 1;
-        self.total += 1;
+    pub fn record(&mut self, ns: u64, count: u64) {
+        self.counts[index(ns)] += count;
+        self.total += count;
         self.max = self.max.max(ns);
     }
 
@@ -91,8 +91,8 @@ mod tests {
         #[test]
         fn any_duration_counts(ns: u64, seconds: u64) {
             let mut h = Histogram::new();
-            h.record(ns);
-            h.record(seconds.saturating_mul(1_000_000_000));
+            h.record(ns, 1);
+            h.record(seconds.saturating_mul(1_000_000_000), 1);
             prop_assert_eq!(h.total, 2);
             prop_assert!(h.quantile(1.0) <= Some(h.max()));
         }
@@ -103,7 +103,7 @@ mod tests {
         let mut h = Histogram::new();
         assert_eq!(h.quantile(0.5), None);
         for us in 1..=1000u64 {
-            h.record(us * 1000);
+            h.record(us * 1000, 1);
         }
         for (share, us) in [(0.5, 500.0), (0.99, 990.0), (1.0, 1000.0)] {
             let got = h.quantile(share).unwrap().as_secs_f64() * 1e6;

@@ -59,8 +59,6 @@ pub(crate) struct Link {
     late_max: u32,
     /// Longest payload in bytes that is copied while it is posted, if the device does that.
     small: Option<usize>,
-    /// Where such messages are put together.
-    scratch: Box<[u8; SMALL_MESSAGE]>,
     /// What other messages are boxed in, to be used again as it is.
     #[expect(clippy::vec_box, reason = "the queue takes boxes")]
     boxes: Vec<Box<Message>>,
@@ -167,7 +165,7 @@ impl Link {
         self.small
     }
 
-    /// Posts a message with a short payload, which the device copies meanwhile; nothing of it comes back.
+    /// Posts a message with a short payload, which lies behind room for the header, and is copied by the device meanwhile.
     ///
     /// Call it only after [`may_post`](Self::may_post) said yes, for at most [`small`](Self::small) bytes.
     #[inline(always)]
@@ -175,21 +173,19 @@ impl Link {
         &mut self,
         class: Class,
         mut header: Header,
-        payload: &[u8],
+        message: &mut [u8],
     ) -> Result<(), Lost> {
-        debug_assert!(self.small.is_some_and(|most| payload.len() <= most));
-        let len = HEADER_LEN + payload.len();
+        let len = message.len();
+        let payload = len - HEADER_LEN;
+        debug_assert!(self.small.is_some_and(|most| payload <= most));
         let sent = self.credits.send(class, len);
         header.credit = sent.counter;
-        header.inline_len = payload.len() as u32;
-        header.body_len = payload.len() as u64;
-        let (front, back) = self.scratch.split_at_mut(HEADER_LEN);
-        if let (Some(front), Some(back)) = (front.first_chunk_mut(), back.get_mut(..payload.len()))
-        {
+        header.inline_len = payload as u32;
+        header.body_len = payload as u64;
+        if let Some(front) = message.first_chunk_mut() {
             header.encode(front);
-            back.copy_from_slice(payload);
         }
-        let message = self.scratch.get(..len).unwrap_or_default();
+        let message = &*message;
         let signal = self.unsignaled + 1 >= self.signal_every;
         let posted = match (self.terms.peer_ring, sent.offset) {
             (Some(ring), Some(offset)) => {
@@ -331,20 +327,24 @@ impl Link {
     /// posted again (I9).
     ///
     /// Entries without memory are posted together, some messages later, by [`settle`](Self::settle).
-    #[inline]
+    #[inline(always)]
     pub fn repost(&mut self, class: Class) -> Result<(), Lost> {
         if class.is_control() || !self.inbox.is_ring() {
-            // Behind those that are late: the peer takes entries to return in the order of messages, and waits for what it is told of
-            // its control messages.
-            self.settle()?;
-            self.inbox.repost()?;
-            self.credits.reposted(class);
-            return Ok(());
+            return self.repost_now(class);
         }
         self.credits.set_aside();
         if self.credits.late() >= self.late_max {
             self.settle()?;
         }
+        Ok(())
+    }
+
+    fn repost_now(&mut self, class: Class) -> Result<(), Lost> {
+        // Behind those that are late: the peer takes entries to return in the order of messages, and waits for what it is told of
+        // its control messages.
+        self.settle()?;
+        self.inbox.repost()?;
+        self.credits.reposted(class);
         Ok(())
     }
 

@@ -152,7 +152,8 @@ impl Held {
         }
     }
 
-    /// Whether anything of the payload is held here.
+    /// Whether nothing of the payload is held here.
+    #[inline]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Held::Nothing)
     }

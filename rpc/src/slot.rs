@@ -187,8 +187,17 @@ impl SlotTable {
     /// As [`answer`](Self::answer).
     #[inline]
     pub fn answer_whole(&mut self, id: SlotId) -> Result<bool, SlotError> {
-        self.answer(id)?;
-        self.fetched(id)
+        let slot = self.get(id)?;
+        if slot.answer_seen {
+            return Err(SlotError::Twice(id.index));
+        }
+        slot.answer_seen = true;
+        slot.answered = true;
+        let done = slot.local;
+        if done {
+            self.release(id.index);
+        }
+        Ok(done)
     }
 
     /// Notes that the answer has been fetched whole. True if this frees the slot.

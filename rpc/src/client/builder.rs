@@ -12,10 +12,11 @@ use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Limits, ReplyPath, RequestPath, Welcome, confirm,
     endpoint,
 };
-use crate::link::{PrepareError, Prepared, send_depth};
+use crate::link::{PrepareError, Prepared, SMALL, send_depth};
 use crate::setup;
 use crate::slot::SlotTable;
 use crate::wait::{Waiter, Waiting};
+use crate::wire::HEADER_LEN;
 use mempool::Pool;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -229,6 +230,8 @@ impl ClientBuilder {
             },
             recorder: Recorder::new(terms.inline_limit),
             control_checked: Moment::now(),
+            quick: false,
+            scratch: Box::new([0; HEADER_LEN + SMALL]),
             arrived: None,
         })
     }

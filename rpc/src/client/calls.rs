@@ -1,10 +1,10 @@
 //! The calls that somebody may ask about, by key.
 //!
 //! Every call passes through here, and small ones spend a good part of their time on memory that was just written and is moved before the
-//! processor is done writing it. So an entry is filled where it stays, and the bytes of a small reply lie in it until the reply is
-//! made, right where the caller gets it.
+//! processor is done writing it. So an entry is filled where it stays, and the bytes of a small reply lie behind a pointer.
 
-use super::reply::{Reply, Small};
+use super::reply::Reply;
+use super::small_reply::SmallReply;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -16,7 +16,7 @@ pub(super) struct Call {
     pub deadline: Deadline,
     pub slot: SlotId,
     state: State,
-    small: Small,
+    small: Option<SmallReply>,
     /// Any other outcome.
     outcome: Option<Result<Reply, CallError>>,
 }
@@ -59,7 +59,7 @@ impl Calls {
             deadline: Deadline::never(),
             slot: SlotId::default(),
             state: State::Free,
-            small: Small::EMPTY,
+            small: None,
             outcome: None,
         });
     }
@@ -104,13 +104,11 @@ impl Calls {
             .is_none_or(|call| call.state != State::Waiting)
     }
 
-    /// A call ends with a whole reply of at most [`HERE`](super::reply::HERE) bytes, others are not taken: when it began.
+    /// A call ends with a whole reply of at most [`SmallReply::MOST`] bytes, others are not taken: when it began.
     #[inline(always)]
     pub fn end_small(&mut self, key: usize, bytes: &[u8]) -> Option<Moment> {
         let call = self.waiting(key)?;
-        if !call.small.fill(bytes) {
-            return None;
-        }
+        call.small = Some(SmallReply::copy(bytes)?);
         call.state = State::Small;
         Some(call.started)
     }
@@ -134,14 +132,14 @@ impl Calls {
 
     /// The reply of a call, if it has ended with a small one; the call is then over.
     #[inline(always)]
-    pub fn take_small(&mut self, key: usize) -> Option<&Small> {
+    pub fn take_small(&mut self, key: usize) -> Option<SmallReply> {
         let call = self.entries.get_mut(key)?;
         if call.state != State::Small {
             return None;
         }
         call.state = State::Free;
         self.free.push(key);
-        Some(&call.small)
+        call.small.take()
     }
 
     /// The outcome of a call, if there is another; the call is then over.
@@ -164,6 +162,7 @@ impl Calls {
         let slot = (call.state == State::Waiting).then_some(call.slot);
         call.state = State::Free;
         call.outcome = None;
+        call.small = None;
         self.free.push(key);
         slot
     }

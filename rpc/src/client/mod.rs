@@ -13,6 +13,7 @@ mod pending;
 mod progress;
 mod reply;
 mod small;
+mod small_reply;
 mod stats;
 mod submit;
 mod waiting;
@@ -27,12 +28,12 @@ use crate::control::Control;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::handshake::{ReplyPath, RequestPath};
-use crate::link::Link;
+use crate::link::{Link, SMALL};
 use crate::names::Method;
 use crate::payload::Payload;
 use crate::slot::SlotTable;
 use crate::wait::Waiter;
-use crate::wire::SlotId;
+use crate::wire::{HEADER_LEN, SlotId};
 use calls::Calls;
 use flight::{Flight, Unreleased};
 use mempool::{Buf, Pool};
@@ -82,6 +83,11 @@ pub struct Client {
     pool: Pool,
     pd: verbs::Pd,
     batch: WcBatch,
+    /// Whether what ends next is a call that has been waited for since it was made, as the only one, and for so short that nobody has looked at
+    /// the clock.
+    quick: bool,
+    /// Where small requests are put together, behind room for their headers.
+    scratch: Box<[u8; HEADER_LEN + SMALL]>,
     /// When the messages at hand were taken from the completion queue, once somebody has asked.
     arrived: Option<Moment>,
     cq: Cq,
@@ -125,6 +131,7 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Reply, CallError> {
         let key = self.start(method, payload, deadline)?;
+        self.quick = self.slots.in_use() == 1;
         self.finish_call(key)
     }
 
@@ -163,6 +170,7 @@ impl Client {
         payload: impl Payload,
         deadline: Deadline,
     ) -> Result<Pending, CallError> {
+        self.quick = false;
         let key = self.start(method, payload, deadline)?;
         Ok(Pending::new(key, &self.dropped))
     }

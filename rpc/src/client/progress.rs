@@ -45,10 +45,7 @@ impl Client {
     fn try_progress(&mut self, polls: u32) -> Result<usize, Lost> {
         let mut found = self.cq.poll_into(&mut self.batch)?;
         if found == 0 {
-            // What was left for such a moment, and then nothing but looking, which finds what comes the sooner.
-            if let Some(link) = &mut self.link {
-                link.settle()?;
-            }
+            // Nothing but looking, which finds what comes the sooner.
             let mut left = if self.transfers.is_empty() {
                 polls - 1
             } else {
@@ -57,6 +54,12 @@ impl Client {
             while found == 0 && left > 0 {
                 found = self.cq.poll_into(&mut self.batch)?;
                 left -= 1;
+            }
+            // What was left for such a moment.
+            if found == 0
+                && let Some(link) = &mut self.link
+            {
+                link.settle()?;
             }
         }
         self.arrived = None;
@@ -115,19 +118,40 @@ impl Client {
     }
 
     /// Takes in the message at hand.
+    #[inline(always)]
     fn message(&mut self) -> Result<(), Lost> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
         let mut header = Header::new(Kind::Credit);
         header.read(link.message())?;
+        if header.kind == Kind::Reply {
+            link.account(Class::Answer, header.credit)?;
+            if self.end_small(&header)? {
+                return match &mut self.link {
+                    Some(link) => link.repost(Class::Answer),
+                    None => Ok(()),
+                };
+            }
+        }
+        self.other_message(header)
+    }
+
+    /// Takes in a message that does not end a small call with a reply. The header is a copy: that of a small reply is never in memory.
+    #[inline(never)]
+    fn other_message(&mut self, header: Header) -> Result<(), Lost> {
         let class = match header.kind {
             Kind::Reply | Kind::Error | Kind::NotStarted => Class::Answer,
             Kind::Credit => Class::Credit,
             Kind::Request | Kind::Release => return Err(Violation::Kind.into()),
         };
-        link.account(class, header.credit)?;
-        let whole = class == Class::Answer && !self.end_small(&header)? && self.answer(&header)?;
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if header.kind != Kind::Reply {
+            link.account(class, header.credit)?;
+        }
+        let whole = class == Class::Answer && self.answer(&header)?;
         if let Some(link) = &mut self.link {
             link.repost(class)?;
         }
@@ -320,7 +344,7 @@ impl Client {
         match &outcome {
             Ok(reply) => {
                 self.recorder.bytes_received += reply.len() as u64;
-                self.recorder.latency.record(now.ns_since(started));
+                self.recorder.latency.record(now.ns_since(started), 1);
             }
             Err(_) => self.recorder.failed += 1,
         }

@@ -1,5 +1,6 @@
 //! Replies.
 
+use super::small_reply::SmallReply;
 use crate::error::Buffers;
 use mempool::{AllocError, Buf, Pool, SgList};
 use std::fmt;
@@ -11,46 +12,11 @@ pub struct Reply {
     buffers: Buffers,
 }
 
-/// Bytes that a reply keeps in itself: to allocate would take longer than to move them.
-pub(super) const HERE: usize = 80;
-
-/// Aligned, and with its length behind: then moving it reads what was written as it was written.
-#[derive(Clone, Copy)]
-#[repr(align(16))]
-pub(super) struct Small {
-    bytes: [u8; HERE],
-    len: u8,
-}
-
-impl Small {
-    pub const EMPTY: Small = Small {
-        bytes: [0; HERE],
-        len: 0,
-    };
-
-    /// Takes these bytes in; false if there are too many.
-    #[inline(always)]
-    pub fn fill(&mut self, bytes: &[u8]) -> bool {
-        match self.bytes.get_mut(..bytes.len()) {
-            Some(here) => {
-                here.copy_from_slice(bytes);
-                self.len = bytes.len() as u8;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
-    }
-}
-
 /// Where the bytes of a reply are.
 pub(super) enum Bytes {
     Empty,
-    /// So few that they are right here.
-    Here(Small),
+    /// Few.
+    Small(SmallReply),
     /// In a buffer of the pool.
     Buf(Buf),
     /// On the heap, because the pool had none left.
@@ -84,9 +50,9 @@ impl Reply {
 
     /// A small reply, for which nothing is held.
     #[inline(always)]
-    pub(super) fn small(bytes: &Small, inline_limit: u32) -> Reply {
+    pub(super) fn small(bytes: SmallReply, inline_limit: u32) -> Reply {
         Reply {
-            bytes: Bytes::Here(*bytes),
+            bytes: Bytes::Small(bytes),
             inline_limit,
             buffers: Buffers::default(),
         }
@@ -96,7 +62,7 @@ impl Reply {
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Empty => 0,
-            Bytes::Here(small) => small.len.into(),
+            Bytes::Small(small) => small.bytes().len(),
             Bytes::Buf(buf) => buf.len(),
             Bytes::Heap(bytes) => bytes.len(),
             Bytes::Destination(len) => *len,
@@ -112,7 +78,7 @@ impl Reply {
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],
-            Bytes::Here(small) => small.bytes(),
+            Bytes::Small(small) => small.bytes(),
             Bytes::Buf(buf) => buf,
             Bytes::Heap(bytes) => bytes,
         }
@@ -132,7 +98,7 @@ impl Reply {
         match self.bytes {
             Bytes::Empty | Bytes::Destination(_) => Ok(Buf::default()),
             Bytes::Buf(buf) => Ok(buf),
-            Bytes::Here(small) => pool.alloc_from_slice(small.bytes()),
+            Bytes::Small(small) => pool.alloc_from_slice(small.bytes()),
             Bytes::Heap(bytes) => pool.alloc_from_slice(&bytes),
         }
     }

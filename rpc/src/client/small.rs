@@ -5,13 +5,13 @@
 //! has happened.
 
 use super::Client;
-use super::reply::HERE;
+use super::small_reply::SmallReply;
 use crate::clock::Moment;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::Lost;
 use crate::names::Method;
-use crate::wire::{Header, Kind, SlotId};
+use crate::wire::{HEADER_LEN, Header, Kind, SlotId};
 
 impl Client {
     /// Sends a small request; the key of its call. `None` if this is no case for it, or the connection has just broken.
@@ -62,9 +62,11 @@ impl Client {
         header.method = method.0;
         header.slot = slot;
         header.remaining_us = deadline.to_wire(now);
+        let message = &mut self.scratch[..HEADER_LEN + payload.len()];
+        message[HEADER_LEN..].copy_from_slice(payload);
         let posted = link
             .cover(self.slots.in_use())
-            .and_then(|()| link.post_small(Class::Request, header, payload));
+            .and_then(|()| link.post_small(Class::Request, header, message));
         if let Err(lost) = posted {
             let _ = self.slots.cancel(slot);
             return Err(lost);
@@ -91,7 +93,7 @@ impl Client {
         if !flight.small
             || header.kind != Kind::Reply
             || header.pieces > 0
-            || header.body_len > HERE as u64
+            || header.body_len > SmallReply::MOST as u64
             || header.body_len > link.terms().max_message
         {
             return Ok(false);
@@ -104,11 +106,26 @@ impl Client {
             return Ok(true);
         };
         let bytes = link.message().get(header.inline_start()..);
-        let now = *self.arrived.get_or_insert_with(Moment::now);
         if let Some(started) = self.calls.end_small(key, bytes.unwrap_or_default()) {
             self.recorder.bytes_received += header.body_len;
-            self.recorder.latency.record(now.ns_since(started));
+            if !(self.quick && self.recorder.quick.skip()) {
+                self.measure(started);
+            }
         }
         Ok(true)
+    }
+
+    /// Notes how long a small call took that has just ended.
+    #[inline]
+    fn measure(&mut self, started: Moment) {
+        let now = match self.arrived {
+            Some(now) => now,
+            None => *self.arrived.insert(Moment::now()),
+        };
+        let count = match self.quick {
+            true => self.recorder.quick.measured(),
+            false => 1,
+        };
+        self.recorder.latency.record(now.ns_since(started), count);
     }
 }

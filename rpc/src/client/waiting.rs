@@ -19,7 +19,6 @@ impl Client {
     #[inline(always)]
     pub(super) fn finish_call(&mut self, key: usize) -> Result<Reply, CallError> {
         self.wait_for(key);
-        // Made right where the caller gets it.
         if let Some(small) = self.calls.take_small(key) {
             return Ok(Reply::small(small, self.recorder.inline_limit));
         }
@@ -90,6 +89,7 @@ impl Client {
 
     /// Looks at the clock and the control connection; true if the deadline has passed.
     fn look(&mut self, deadline: Deadline, now: Moment) -> bool {
+        self.quick = false;
         if now.since(self.control_checked) >= CONTROL_EVERY {
             self.control_checked = now;
             self.check_control();

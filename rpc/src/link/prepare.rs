@@ -191,7 +191,6 @@ impl Prepared {
                         .min(terms.max_message as usize)
                 }),
             boxes: Vec::new(),
-            scratch: Box::new([0; SMALL_MESSAGE]),
             late_max: credits.late_most(terms.slots),
             tx,
             inbox,

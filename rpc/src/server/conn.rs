@@ -106,27 +106,33 @@ impl Conn {
         }
         let mut header = Header::new(Kind::Credit);
         header.read(self.link.message())?;
+        if header.kind == Kind::Request {
+            self.link.account(Class::Request, header.credit)?;
+            self.request(host, &header)
+        } else {
+            self.control_message(header)
+        }
+    }
+
+    /// Takes in what is no request. The header is a copy: that of a request is never in memory.
+    #[inline(never)]
+    fn control_message(&mut self, header: Header) -> Result<(), Lost> {
         let class = match header.kind {
-            Kind::Request => Class::Request,
             Kind::Credit => Class::Credit,
             Kind::Release => Class::Control,
-            Kind::Reply | Kind::Error | Kind::NotStarted => return Err(Violation::Kind.into()),
+            _ => return Err(Violation::Kind.into()),
         };
         self.link.account(class, header.credit)?;
-        match header.kind {
-            Kind::Request => return self.request(host, &header),
-            Kind::Release => {
-                for index in decode_release(&header, self.link.message())? {
-                    let slot = self.slots.get_mut(index as usize);
-                    slot.ok_or(SlotError::Unknown(index))?.held = Held::Nothing;
-                }
+        if header.kind == Kind::Release {
+            for index in decode_release(&header, self.link.message())? {
+                let slot = self.slots.get_mut(index as usize);
+                slot.ok_or(SlotError::Unknown(index))?.held = Held::Nothing;
             }
-            _ => {}
         }
         self.link.repost(class)
     }
 
-    #[inline]
+    #[inline(always)]
     fn request<H>(&mut self, host: &mut Host<H>, header: &Header) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
@@ -154,17 +160,22 @@ impl Conn {
         slot.generation = id.generation;
         slot.state = State::Running;
         // The client has what the last answer left.
-        slot.held = Held::Nothing;
+        if !slot.held.is_nothing() {
+            slot.held = Held::Nothing;
+        }
         host.counters.bytes_received.add(header.body_len);
 
         let method = Method(header.method);
         let deadline = match header.remaining_us {
             0 => Deadline::never(),
             us => {
+                let arrived = match host.arrived {
+                    Some(arrived) => arrived,
+                    None => *host.arrived.insert(Moment::now()),
+                };
+                let deadline = Deadline::from_wire(us, arrived);
                 // Earlier messages of the same batch may have kept the core busy.
-                let now = Moment::now();
-                let deadline = Deadline::from_wire(us, *host.arrived.get_or_insert(now));
-                if deadline.is_past_at(now) {
+                if host.delayed && deadline.is_past() {
                     self.refuse_expired(host, id)?;
                     return self.link.repost(Class::Request);
                 }
@@ -172,7 +183,7 @@ impl Conn {
             }
         };
         if header.pieces > 0 {
-            let whole = self.pull(host, header, method, deadline)?;
+            let whole = self.pull(host, *header, method, deadline)?;
             self.link.repost(Class::Request)?;
             return if whole {
                 self.handle_pulled(host)
@@ -191,14 +202,15 @@ impl Conn {
     }
 
     /// Starts to bring in a body; true if nothing of it has to be READ.
+    #[inline(never)]
     fn pull<H>(
         &mut self,
         host: &mut Host<H>,
-        header: &Header,
+        header: Header,
         method: Method,
         deadline: Deadline,
     ) -> Result<bool, Lost> {
-        let pieces = PieceList::decode(header, self.link.message())?;
+        let pieces = PieceList::decode(&header, self.link.message())?;
         let len = header.body_len as usize;
         let buf = match host.pool.alloc(len) {
             Ok(buf) => buf,

@@ -43,8 +43,10 @@ pub(super) struct Host<H> {
     pub outbox: Rc<Outbox>,
     pub counters: Arc<CoreCounters>,
     pub settings: Settings,
-    /// When the messages at hand were taken from the completion queue, once somebody has asked.
+    /// About when the messages at hand arrived, if that is known.
     pub arrived: Option<Moment>,
+    /// Whether a handler has kept the messages at hand waiting.
+    pub delayed: bool,
     /// Copies that have not been counted yet.
     pub copies: Copies,
 }
@@ -57,6 +59,7 @@ where
     #[inline(always)]
     pub fn run(&mut self, job: &mut Job<'_>) {
         self.counters.calls.add(1);
+        self.delayed = true;
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run.call())) {

@@ -136,6 +136,7 @@ where
                 for seed in self.mailbox.take() {
                     self.admit(seed);
                 }
+                self.host.arrived = None;
             }
             if self.pass(POLLS) > 0 {
                 waiter.found();
@@ -148,9 +149,13 @@ where
             }
             match waiter.idle() {
                 Next::Poll => {}
-                Next::Look(now) => self.look(now),
+                Next::Look(now) => {
+                    self.look(now);
+                    self.host.arrived = None;
+                }
                 Next::Sleep(_) => {
                     self.sleep();
+                    self.host.arrived = None;
                     // What woke us is usually followed by more.
                     waiter.found();
                 }
@@ -162,13 +167,22 @@ where
     /// Takes in completions and posts what can be posted; how much there was to do. If there is nothing, looks again, so many
     /// times in all: with nothing but looking between, what comes is found the sooner.
     fn pass(&mut self, polls: u32) -> usize {
-        let mut left = if self.active.is_empty() { polls } else { 1 };
+        let mut left = polls;
+        if !self.active.is_empty() {
+            left = 1;
+            self.host.arrived = None;
+        }
+        let mut first = true;
         let mut done = loop {
             left = left.saturating_sub(1);
             match self.events.cq.poll_into(&mut self.batch) {
-                // What was left for such a moment.
-                Ok(0) if !self.late.is_empty() => self.settle(),
-                Ok(0) if left > 0 => {}
+                Ok(0) if left > 0 => {
+                    // What comes next has not come yet. While nobody waits is the time to look at the clock.
+                    if first {
+                        self.host.arrived = Some(Moment::now());
+                        first = false;
+                    }
+                }
                 Ok(found) => break found,
                 Err(error) => {
                     self.rebuild(error);
@@ -176,10 +190,17 @@ where
                 }
             }
         };
-        self.host.arrived = None;
+        if done == 0 {
+            // What was left for such a moment.
+            self.settle();
+        }
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion);
             self.deliver();
+        }
+        if done > 0 {
+            self.host.arrived = None;
+            self.host.delayed = false;
         }
         if !self.active.is_empty() {
             done += self.attend();

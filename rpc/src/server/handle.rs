@@ -210,6 +210,7 @@ where
         counters,
         settings,
         arrived: None,
+        delayed: false,
         copies: Copies::default(),
     };
     if report.send(Ok(())).is_ok() {

@@ -13,7 +13,6 @@ use crate::names::Code;
 use crate::outgoing::{Held, NotReady, Outgoing, Ready, Workshop, header_buf};
 use crate::posted::Body;
 use crate::wire::{HEADER_LEN, Header, Kind, SlotId};
-use std::rc::Rc;
 
 impl Conn {
     /// Posts the answers to this connection's own requests that its handler has just given.
@@ -32,14 +31,15 @@ impl Conn {
     /// Posts the small reply that the handler has just given to the request in `id`, if it has.
     #[inline]
     pub(super) fn answer_small<H>(&mut self, host: &mut Host<H>, id: SlotId) -> Result<(), Lost> {
-        let outbox = Rc::clone(&host.outbox);
-        let Some(reply) = outbox.take_small() else {
+        let Some(mut reply) = host.outbox.take_small() else {
             return Ok(());
         };
-        host.counters.bytes_sent.add(reply.len() as u64);
+        host.counters
+            .bytes_sent
+            .add((reply.len() - HEADER_LEN) as u64);
         let mut header = Header::new(Kind::Reply);
         header.slot = id;
-        self.link.post_small(Class::Answer, header, &reply)?;
+        self.link.post_small(Class::Answer, header, &mut reply)?;
         self.slots[id.index as usize].state = State::Idle;
         Ok(())
     }

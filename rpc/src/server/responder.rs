@@ -4,9 +4,9 @@ use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
 use crate::payload::Payload;
-use crate::wire::SlotId;
+use crate::wire::{HEADER_LEN, SlotId};
 use mempool::Pool;
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
@@ -36,18 +36,18 @@ impl Outbox {
     pub fn expect_small(&self, conn: ConnId, slot: SlotId, room: usize) {
         let mut small = self.small.borrow_mut();
         small.of = Some((conn, slot));
-        small.room = room.min(small.bytes.len());
+        small.room = room.min(SMALL);
     }
 
-    /// The small reply, if there is one. None is expected any more.
+    /// The small reply, if there is one, behind room for a header. None is expected any more.
     #[inline]
-    pub fn take_small(&self) -> Option<Ref<'_, [u8]>> {
-        let len = {
-            let mut small = self.small.borrow_mut();
-            small.of = None;
-            small.len.take()?
-        };
-        Some(Ref::map(self.small.borrow(), |small| &small.bytes[..len]))
+    pub fn take_small(&self) -> Option<RefMut<'_, [u8]>> {
+        let mut small = self.small.borrow_mut();
+        small.of = None;
+        let len = small.len.take()?;
+        Some(RefMut::map(small, |small| {
+            &mut small.message[..HEADER_LEN + len]
+        }))
     }
 
     /// Takes a reply in if it is the expected one and small enough.
@@ -59,10 +59,11 @@ impl Outbox {
         }
         small.of = None;
         small.len = Some(bytes.len());
-        small.bytes[..bytes.len()].copy_from_slice(bytes);
+        small.message[HEADER_LEN..HEADER_LEN + bytes.len()].copy_from_slice(bytes);
         true
     }
 
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.queue.borrow().is_empty()
     }
@@ -83,7 +84,8 @@ struct Small {
     room: usize,
     /// Once it is there.
     len: Option<usize>,
-    bytes: [u8; SMALL],
+    /// It is written where it leaves from: behind room for its header.
+    message: [u8; HEADER_LEN + SMALL],
 }
 
 impl Default for Small {
@@ -92,7 +94,7 @@ impl Default for Small {
             of: None,
             room: 0,
             len: None,
-            bytes: [0; SMALL],
+            message: [0; HEADER_LEN + SMALL],
         }
     }
 }
@@ -219,10 +221,17 @@ impl Responder {
 }
 
 impl Drop for Responder {
+    #[inline]
     fn drop(&mut self) {
-        if self.answered {
-            return;
+        if !self.answered {
+            self.drop_unanswered();
         }
+    }
+}
+
+impl Responder {
+    #[cold]
+    fn drop_unanswered(&self) {
         let (code, message) = if std::thread::panicking() {
             (Code::PANICKED, "the handler panicked")
         } else {

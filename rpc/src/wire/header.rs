@@ -144,18 +144,6 @@ impl Header {
         }
         let [what, slot, times, lengths, body_len] = words;
         let high = |word: u64| (word >> 32) as u32;
-        if what as u8 != VERSION {
-            return Err(WireError::Version(what as u8));
-        }
-        let number = (what >> 8) as u8;
-        let kind = Kind::from_u8(number).ok_or(WireError::Kind(number))?;
-        if what >> 48 != 0 {
-            return Err(WireError::Reserved("flags"));
-        }
-        if lengths >> 48 != 0 {
-            return Err(WireError::Reserved("at 30"));
-        }
-        self.kind = kind;
         self.method = (what >> 16) as u16;
         self.code = (what >> 32) as u16;
         self.slot.index = slot as u32;
@@ -165,35 +153,24 @@ impl Header {
         self.inline_len = lengths as u32;
         self.pieces = (lengths >> 32) as u16;
         self.body_len = body_len;
-        if usize::from(self.pieces) > MAX_PIECES {
-            return Err(WireError::Pieces(self.pieces));
-        }
-        let need = self.message_len();
-        if message.len() < need {
-            return Err(WireError::Short {
-                have: message.len(),
-                need,
-            });
-        }
-        if message.len() > need {
-            return Err(WireError::Trailing {
-                have: message.len(),
-                need,
-            });
-        }
-        if self.pieces == 0 && self.body_len != u64::from(self.inline_len) {
-            return Err(WireError::Sum {
-                pieces: u64::from(self.inline_len),
-                header: self.body_len,
-            });
-        }
-        if kind.is_control() && self.pieces != 0 {
-            return Err(WireError::Control);
-        }
+        // All of the body is behind the header, and nothing else: most messages are so, and need none of the other checks.
+        let rest = (message.len() - HEADER_LEN) as u64;
+        self.kind = match Kind::from_u8((what >> 8) as u8) {
+            Some(kind)
+                if what & 0xFFFF_0000_0000_00FF == u64::from(VERSION)
+                    && lengths == rest
+                    && body_len == rest
+                    && rest <= u64::from(u32::MAX) =>
+            {
+                kind
+            }
+            _ => check(what, lengths, body_len, message.len())?,
+        };
         Ok(())
     }
 
     /// Length of the message that starts with this header, in bytes.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn message_len(&self) -> usize {
         HEADER_LEN + usize::from(self.pieces) * PIECE_LEN + self.inline_len as usize
     }
@@ -202,6 +179,43 @@ impl Header {
     pub fn inline_start(&self) -> usize {
         HEADER_LEN + usize::from(self.pieces) * PIECE_LEN
     }
+}
+
+/// The checks of [`Header::read`], one by one: what the message is.
+#[cold]
+fn check(what: u64, lengths: u64, body_len: u64, have: usize) -> Result<Kind, WireError> {
+    if what as u8 != VERSION {
+        return Err(WireError::Version(what as u8));
+    }
+    let number = (what >> 8) as u8;
+    let kind = Kind::from_u8(number).ok_or(WireError::Kind(number))?;
+    if what >> 48 != 0 {
+        return Err(WireError::Reserved("flags"));
+    }
+    if lengths >> 48 != 0 {
+        return Err(WireError::Reserved("at 30"));
+    }
+    let (inline_len, pieces) = (lengths as u32, (lengths >> 32) as u16);
+    if usize::from(pieces) > MAX_PIECES {
+        return Err(WireError::Pieces(pieces));
+    }
+    let need = HEADER_LEN + usize::from(pieces) * PIECE_LEN + inline_len as usize;
+    if have < need {
+        return Err(WireError::Short { have, need });
+    }
+    if have > need {
+        return Err(WireError::Trailing { have, need });
+    }
+    if pieces == 0 && body_len != u64::from(inline_len) {
+        return Err(WireError::Sum {
+            pieces: inline_len.into(),
+            header: body_len,
+        });
+    }
+    if kind.is_control() && pieces != 0 {
+        return Err(WireError::Control);
+    }
+    Ok(kind)
 }
 
 #[cfg(test)]
