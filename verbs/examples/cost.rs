@@ -9,11 +9,11 @@
 //!
 //! The loop does the same as that of the example of the same name in `verbatim-softverbs`, which uses the bare table. One message is a
 //! post, a poll of the sender's completion queue, a poll of the receiver's, and the receive posted again; each sixteenth send is signalled.
-//! Buffers go round: they are taken from a stack of spare ones, move into the queues and come back with the completions.
+//! Buffers go round: they are taken from an array of spare ones, move into the queues and come back with the completions.
 //!
-//! The modes `raw` and `raw16` do what `write_imm` does through `post_raw`, without safety: the difference to `raw16`, which sends from as many
-//! buffers as the safe loop, is what safety costs; `raw` sends from one buffer and into one. Without callgrind it prints the time
-//! of one message.
+//! The modes `raw_send`, `raw_write_imm`, `raw_write` and `raw_read` do the same through `post_raw`, without safety, from as many buffers and into as many:
+//! the differences are what safety costs. The raw loops trust that a buffer is free again when its turn comes, as such programs do; `raw` is
+//! `raw_write_imm` from one buffer and into one. Without callgrind it prints the time of one message.
 
 use std::error::Error;
 use std::time::Instant;
@@ -31,9 +31,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         "write_imm" => safe::<WRITE_IMM>(&what, count),
         "write" => safe::<WRITE>(&what, count),
         "read" => safe::<READ>(&what, count),
-        "raw" => raw::<1>(&what, count),
-        "raw16" => raw::<16>(&what, count),
-        _ => Err("send, write_imm, write, read, raw or raw16, and a number".into()),
+        "raw_send" => raw::<SEND, 16>(&what, count),
+        "raw_write_imm" => raw::<WRITE_IMM, 16>(&what, count),
+        "raw_write" => raw::<WRITE, 16>(&what, count),
+        "raw_read" => raw::<READ, 16>(&what, count),
+        "raw" => raw::<WRITE_IMM, 1>(&what, count),
+        _ => Err("[raw_] send, write_imm, write or read, or raw, and a number".into()),
     }
 }
 
@@ -42,6 +45,7 @@ const WRITE_IMM: u8 = 1;
 const WRITE: u8 = 2;
 const READ: u8 = 3;
 
+#[inline(never)]
 fn safe<const MODE: u8>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
     let receives = MODE == SEND || MODE == WRITE_IMM;
     let Connection {
@@ -57,14 +61,15 @@ fn safe<const MODE: u8>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
     for _ in 0..16 {
         rx.post(pd.register(vec![0; 64])?)?;
     }
-    let mut spare = Vec::new();
-    for _ in 0..16 {
-        spare.push(pd.register(vec![0; 64])?);
+    let mut spare = [const { None }; 16];
+    for buffer in &mut spare {
+        *buffer = Some(pd.register(vec![0; 64])?);
     }
+    let mut back = 0;
     let begin = Instant::now();
     for i in 0..count {
         let signaled = i % 16 == 15 || !receives;
-        let buffer = spare.pop().ok_or("no buffer")?;
+        let buffer = spare[i as usize % 16].take().ok_or("no buffer")?;
         match MODE {
             READ => tx.read(buffer, remote).signaled().post()?,
             _ => {
@@ -81,10 +86,11 @@ fn safe<const MODE: u8>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
             }
         }
         if let Some(completion) = cq_a.poll()? {
-            let mut done = tx.retire(completion)?;
-            while let Some((buffer, result)) = tx.take(&mut done) {
+            for (buffer, result) in tx.redeem(completion)? {
                 result?;
-                spare.push(buffer);
+                // There is none: its buffer was sent, as all were that are back before this one.
+                std::mem::forget(spare[back % 16].replace(buffer));
+                back += 1;
             }
         }
         if receives {
@@ -137,9 +143,11 @@ fn connect() -> Result<Connection, Box<dyn Error>> {
     })
 }
 
-/// What `write_imm` does, with `post_raw`, and with as many buffers as `COUNT` on each side: with 1, from one buffer and into one over and
+/// What `safe` does, with `post_raw`, and with as many buffers as `COUNT` on each side: with 1, from one buffer and into one over and
 /// over, which no program does; with 16, as many as the safe loop has in use, each named anew in its request.
-fn raw<const COUNT: usize>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
+#[inline(never)]
+fn raw<const MODE: u8, const COUNT: usize>(what: &str, count: u64) -> Result<(), Box<dyn Error>> {
+    let receives = MODE == SEND || MODE == WRITE_IMM;
     let mut all = connect()?;
     let remote = all.exposed.remote().slice(0..64)?;
     let buffers = || -> Result<Vec<Queue>, Box<dyn Error>> {
@@ -177,24 +185,35 @@ fn raw<const COUNT: usize>(what: &str, count: u64) -> Result<(), Box<dyn Error>>
             wr_id: i,
             sg_list: &mut from_segment,
             num_sge: 1,
-            opcode: sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            opcode: match MODE {
+                SEND => sys::ibv_wr_opcode::IBV_WR_SEND,
+                WRITE => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+                READ => sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
+                _ => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            },
             ..Default::default()
         };
-        if i % 16 == 15 {
+        if i % 16 == 15 || !receives {
             wr.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
-        wr.__bindgen_anon_1.imm_data = (i as u32).to_be();
-        wr.wr.rdma.remote_addr = remote.addr;
-        wr.wr.rdma.rkey = remote.rkey.0;
-        // SAFETY: a chain of one WRITE, from memory that nobody writes and that lives until the queue pair is destroyed.
+        if MODE == WRITE_IMM {
+            wr.__bindgen_anon_1.imm_data = (i as u32).to_be();
+        }
+        if MODE != SEND {
+            wr.wr.rdma.remote_addr = remote.addr;
+            wr.wr.rdma.rkey = remote.rkey.0;
+        }
+        // SAFETY: a chain of one, with memory that nobody looks at and that lives until the queue pair is destroyed.
         unsafe { all.tx.post_raw(&mut wr)? };
         if let Some(completion) = all.cq_a.poll()? {
             completion.into_raw().map_err(|_| "not raw")?.result?;
         }
-        let completion = all.cq_b.poll()?.ok_or("nothing arrived")?;
-        let received = completion.into_raw().map_err(|_| "not raw")?;
-        received.result?;
-        receive(&mut all.rx, received.wr_id)?;
+        if receives {
+            let completion = all.cq_b.poll()?.ok_or("nothing arrived")?;
+            let received = completion.into_raw().map_err(|_| "not raw")?;
+            received.result?;
+            receive(&mut all.rx, received.wr_id)?;
+        }
     }
     report(what, begin, count);
     let (rx_a, tx_b) = all.idle;

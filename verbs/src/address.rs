@@ -209,16 +209,16 @@ impl Handles {
         Handles((0..slots).map(|_| None).collect())
     }
 
-    /// Keeps `handle` in the slot of `seq`, in place of one whose work is done.
+    /// Keeps `handle` in the slot of the work request with this id, in place of one whose work is done.
     #[inline]
     pub(crate) fn hold<'p>(
         &mut self,
-        seq: u64,
+        wr_id: u64,
         handle: &AddressHandle,
         pd: impl FnOnce() -> &'p Pd,
     ) -> Result<(), PostErrorKind> {
         let mask = self.0.len().wrapping_sub(1);
-        let Some(slot) = self.0.get_mut(seq as usize & mask) else {
+        let Some(slot) = self.0.get_mut(wr_id as usize & mask) else {
             return Ok(());
         };
         match slot {

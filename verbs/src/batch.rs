@@ -2,15 +2,17 @@
 
 use std::fmt;
 
-use ibverbs_sys::{ibv_send_wr, ibv_wr_opcode};
+use ibverbs_sys::ibv_send_wr;
 
 use crate::errno;
-use crate::exclusive::Exclusive;
 use crate::wr::{Incoming, Op, Outgoing, Word, Work};
 use crate::{
-    Connected, Gather, PostError, PostErrorKind, Rc, RemoteRegion, SendQueue, Sge, SgeList,
-    StoredAs, Wr,
+    Connected, Gather, PostError, PostErrorKind, PostedInPart, Rc, RemoteRegion, SendQueue, Sge,
+    SgeList, StoredAs, Wr,
 };
+
+/// For errors.
+const WHAT: &str = "work requests of the batch";
 
 /// Work requests that are posted together: made by [`SendQueue::batch`], filled by [`send`](Self::send) and the others, posted by
 /// [`post`](Self::post). Dropping it drops the buffers; nothing was posted then.
@@ -143,21 +145,35 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
     /// Allocates nothing and never blocks.
     ///
     /// # Errors
-    /// [`BatchError`] when the device refuses a work request: those before it are posted and stay so, it and those after it come
-    /// back.
+    /// [`PostedInPart`] when the device refuses a work request: those before it are posted and stay so, it and those after it come
+    /// back. What is posted completes as usual, without regard to what was to follow; if none of it was signalled, its buffers come back with
+    /// later work.
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub fn post(self) -> Result<(), BatchError<T>> {
-        let chain = &mut self.queue.chain;
-        let first = chain.link();
-        if first.is_null() {
+    pub fn post(self) -> Result<(), PostedInPart<T>> {
+        if self.is_empty() {
             return Ok(());
         }
+        let way = self.queue.way();
+        let chain = &mut self.queue.chain;
+        let way = match way {
+            Ok(way) => way,
+            // Taken down since.
+            Err(kind) => {
+                return Err(PostedInPart::new(
+                    WHAT,
+                    kind,
+                    0,
+                    chain.values.drain(..).collect(),
+                ));
+            }
+        };
+        let first = chain.link();
         let (count, mut bad) = (chain.len(), std::ptr::null_mut());
         // SAFETY: the queue pair is alive. The chain ends with null, and the segments are those of the values, which keep their
         // addresses when they move into the ring, where they stay until the device is done: the contracts of `Gather`, `Scatter` and
         // `StoredAs`.
-        let ret = unsafe { self.queue.calls.submit(self.queue.half.qp, first, &mut bad) };
+        let ret = unsafe { way.post(first, &mut bad) };
         let posted = if ret == 0 {
             count
         } else {
@@ -175,12 +191,14 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
         if posted == count {
             return Ok(());
         }
-        let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
-        Err(BatchError {
-            kind: PostErrorKind::Device { errno },
+        let errno = errno::number(ret);
+        let rest = chain.values.drain(..).collect();
+        Err(PostedInPart::new(
+            WHAT,
+            PostErrorKind::Device { errno },
             posted,
-            rest: Exclusive::new(chain.values.drain(..).collect()),
-        })
+            rest,
+        ))
     }
 }
 
@@ -192,8 +210,7 @@ impl<T: Send + 'static, K: Connected> Batch<'_, T, K> {
     where
         T: Gather,
     {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
-        Wr::new(self, Outgoing(work.into()), op)
+        Wr::send(self, work.into())
     }
 
     /// As [`SendQueue::write`]; finish with [`add`](Wr::add).
@@ -206,8 +223,7 @@ impl<T: Send + 'static, K: Connected> Batch<'_, T, K> {
     where
         T: Gather,
     {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
-        Wr::new(self, Outgoing(work.into()), op)
+        Wr::write(self, work.into(), remote)
     }
 }
 
@@ -220,8 +236,7 @@ impl<T: Send + 'static> Batch<'_, T, Rc> {
         into: S,
         remote: RemoteRegion,
     ) -> Wr<'_, T, Incoming<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
-        Wr::new(self, Incoming(into), op)
+        Wr::read(self, into, remote)
     }
 
     /// As [`SendQueue::compare_and_swap`]; finish with [`add`](Wr::add).
@@ -233,8 +248,7 @@ impl<T: Send + 'static> Batch<'_, T, Rc> {
         compare: u64,
         swap: u64,
     ) -> Wr<'_, T, Word<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote));
-        Wr::new(self, Word::new(into, [compare, swap]), op)
+        Wr::compare_and_swap(self, into, remote, [compare, swap])
     }
 
     /// As [`SendQueue::fetch_and_add`]; finish with [`add`](Wr::add).
@@ -245,8 +259,7 @@ impl<T: Send + 'static> Batch<'_, T, Rc> {
         remote: RemoteRegion,
         add: u64,
     ) -> Wr<'_, T, Word<S>, Self> {
-        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote));
-        Wr::new(self, Word::new(into, [add, 0]), op)
+        Wr::fetch_and_add(self, into, remote, add)
     }
 }
 
@@ -265,51 +278,3 @@ impl<T: Send + 'static, K> fmt::Debug for Batch<'_, T, K> {
             .finish()
     }
 }
-
-/// A batch was posted in part: up to a work request that the device refused.
-///
-/// What comes before it is posted and completes as usual, without regard to what was to follow; if none of it was signalled, its
-/// buffers come back with later work. The others come back with [`into_inner`](Self::into_inner).
-pub struct BatchError<T> {
-    kind: PostErrorKind,
-    posted: usize,
-    rest: Exclusive<Vec<T>>,
-}
-
-impl<T> BatchError<T> {
-    /// Why the first of the rest was not posted.
-    pub fn kind(&self) -> PostErrorKind {
-        self.kind
-    }
-
-    /// How many work requests were posted.
-    pub fn posted(&self) -> usize {
-        self.posted
-    }
-
-    /// What was not posted, in order.
-    pub fn into_inner(self) -> Vec<T> {
-        self.rest.into_inner()
-    }
-}
-
-impl<T> fmt::Display for BatchError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "only {} work requests of the batch were posted: {}",
-            self.posted, self.kind
-        )
-    }
-}
-
-impl<T> fmt::Debug for BatchError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchError")
-            .field("kind", &self.kind)
-            .field("posted", &self.posted)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<T> std::error::Error for BatchError<T> {}

@@ -1,14 +1,15 @@
-//! Completions, and the batches that polls fill.
+//! Completions: that a piece of work is done, as a value that is had once.
 
 use std::fmt;
 
-use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
 use crate::raw::RawCompletion;
 use crate::ring::{SEQ_BITS, SEQ_MASK};
 use crate::slots::{MAX_SLOTS, SLOT_BITS};
 use crate::tags::{RAW_TAG, SCOPED_TAG, SHARED_TAG};
-use crate::{CqId, RKey, WcError, WcStatus};
+use crate::wc::Origin;
+use crate::{CqId, Wc, WcError, WcStatus};
 
 /// Identity of a queue: equal for the completions that belong to it.
 ///
@@ -69,13 +70,15 @@ pub struct Completion(Entry);
 /// What a completion says; unlike it, no right to anything.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Identity of the completion queue, where that of a [`QueueId`] is.
-    cq: u64,
+    cq: CqId,
     wr_id: u64,
     report: Report,
     /// Not in the report, so that it is not even read for what was sent.
     origin: Origin,
 }
+
+/// A [`Completion`] on its way to what is seldom needed.
+pub(crate) struct Words([u64; 7]);
 
 /// What the device wrote, as it wrote it: what of it is defined is decided when it is looked at, since mostly little of it is.
 ///
@@ -92,42 +95,6 @@ pub(crate) struct Report {
     imm: u32,
     qp_num: u32,
     flags: u32,
-}
-
-/// Where a datagram came from; devices write it for others as well, or leave it as it was.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin {
-    qpn: u32,
-    slid: u16,
-    sl: u8,
-    path_bits: u8,
-}
-
-impl Origin {
-    const NONE: Origin = Origin {
-        qpn: 0,
-        slid: 0,
-        sl: 0,
-        path_bits: 0,
-    };
-
-    #[inline(always)]
-    fn from_sys(wc: &ibv_wc) -> Origin {
-        Origin {
-            qpn: wc.src_qp,
-            slid: wc.slid,
-            sl: wc.sl,
-            path_bits: wc.dlid_path_bits,
-        }
-    }
-
-    /// The reverse of [`from_sys`](Self::from_sys).
-    fn write(&self, wc: &mut ibv_wc) {
-        wc.src_qp = self.qpn;
-        wc.slid = self.slid;
-        wc.sl = self.sl;
-        wc.dlid_path_bits = self.path_bits;
-    }
 }
 
 impl Report {
@@ -173,15 +140,20 @@ impl Report {
     }
 
     #[inline(always)]
+    fn success(&self) -> Wc {
+        Wc {
+            byte_len: self.byte_len,
+            imm: self.imm,
+            flags: self.flags,
+            opcode: ibv_wc_opcode(self.opcode),
+            origin: Origin::NONE,
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn outcome(&self) -> Result<Wc, WcError> {
         if self.status() == WcStatus::SUCCESS {
-            Ok(Wc {
-                byte_len: self.byte_len,
-                imm: self.imm,
-                flags: self.flags,
-                opcode: ibv_wc_opcode(self.opcode),
-                origin: Origin::NONE,
-            })
+            Ok(self.success())
         } else {
             Err(WcError {
                 status: self.status(),
@@ -193,7 +165,6 @@ impl Report {
 }
 
 impl Entry {
-    /// As a device would have written it.
     fn to_sys(self) -> ibv_wc {
         let mut wc = ibv_wc {
             wr_id: self.wr_id,
@@ -210,7 +181,7 @@ impl Completion {
     #[inline(always)]
     pub(crate) fn from_sys(cq: CqId, wc: &ibv_wc) -> Completion {
         Completion(Entry {
-            cq: cq.0 << 16,
+            cq,
             wr_id: wc.wr_id,
             report: Report::from_sys(wc),
             origin: Origin::from_sys(wc),
@@ -223,11 +194,79 @@ impl Completion {
         self.0.queue()
     }
 
-    /// Whether it belongs to this queue, which is not a shared one.
+    /// The completion queue that it came from.
     #[inline(always)]
-    pub(crate) fn is_of(&self, queue: QueueId) -> bool {
-        // Where the tag is that of shared queues, this is nobody's.
-        self.0.cq | self.0.wr_id >> SEQ_BITS == queue.0
+    pub(crate) fn cq(&self) -> CqId {
+        self.0.cq
+    }
+
+    /// The id of its work request.
+    #[inline(always)]
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// 0 if it is of work that succeeded, and came from this completion queue.
+    #[inline(always)]
+    pub(crate) fn differs_from_success_on(&self, cq: CqId) -> u64 {
+        (self.0.cq.0 ^ cq.0) | u64::from(self.0.report.status)
+    }
+
+    /// All of it in words, for a call of what is seldom needed.
+    ///
+    /// What a function out of sight is handed by reference lies in memory. A completion that were handed over itself would be written there
+    /// in any case; the words are computed where they are needed, and all that is only for them is not even read elsewhere.
+    #[inline(always)]
+    pub(crate) fn into_words(self) -> Words {
+        let Entry {
+            cq,
+            wr_id,
+            report,
+            origin,
+        } = self.0;
+        let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        Words([
+            cq.0,
+            wr_id,
+            both(report.status, report.opcode),
+            both(report.vendor_err, report.byte_len),
+            both(report.imm, report.qp_num),
+            both(report.flags, origin.qpn),
+            both(
+                origin.slid.into(),
+                u32::from(origin.sl) | u32::from(origin.path_bits) << 8,
+            ),
+        ])
+    }
+
+    /// The reverse of [`into_words`](Self::into_words).
+    pub(crate) fn from_words(words: Words) -> Completion {
+        let [cq, wr_id, rest @ ..] = words.0;
+        let [a, b, c, d, e] = rest.map(|word| (word as u32, (word >> 32) as u32));
+        Completion(Entry {
+            cq: CqId(cq),
+            wr_id,
+            report: Report {
+                status: a.0,
+                opcode: a.1,
+                vendor_err: b.0,
+                byte_len: b.1,
+                imm: c.0,
+                qp_num: c.1,
+                flags: d.0,
+            },
+            origin: Origin {
+                qpn: d.1,
+                slid: e.0 as u16,
+                sl: e.1 as u8,
+                path_bits: (e.1 >> 8) as u8,
+            },
+        })
+    }
+
+    /// As a device would have written it.
+    pub(crate) fn to_sys(&self) -> ibv_wc {
+        self.0.to_sys()
     }
 
     /// Whether the work request succeeded.
@@ -264,8 +303,9 @@ impl Completion {
         })
     }
 
+    /// What is below the tag in the id of its work request.
     #[inline(always)]
-    pub(crate) fn seq(&self) -> u64 {
+    fn seq(&self) -> u64 {
         self.0.wr_id & SEQ_MASK
     }
 
@@ -291,6 +331,16 @@ impl Completion {
         let Entry { report, origin, .. } = self.0;
         report.outcome().map(|wc| Wc { origin, ..wc })
     }
+
+    /// What it says, of work that is known to have succeeded.
+    #[inline(always)]
+    pub(crate) fn success(&self) -> Wc {
+        let Entry { report, origin, .. } = self.0;
+        Wc {
+            origin,
+            ..report.success()
+        }
+    }
 }
 
 impl Entry {
@@ -299,7 +349,7 @@ impl Entry {
         if self.wr_id >> SEQ_BITS == u64::from(SHARED_TAG) {
             QueueId::shared(((self.wr_id & SEQ_MASK) >> SLOT_BITS) as u32)
         } else {
-            QueueId(self.cq | self.wr_id >> SEQ_BITS)
+            QueueId(self.cq.0 << 16 | self.wr_id >> SEQ_BITS)
         }
     }
 }
@@ -320,107 +370,6 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// What a successful completion said.
-#[derive(Clone, Copy)]
-pub struct Wc {
-    byte_len: u32,
-    /// In network byte order; or a key, in this machine's.
-    imm: u32,
-    flags: u32,
-    pub(crate) opcode: ibv_wc_opcode,
-    origin: Origin,
-}
-
-impl Wc {
-    /// For work that was not signalled and is known to be done because later work is.
-    pub(crate) const IMPLIED: Wc = Wc {
-        byte_len: 0,
-        imm: 0,
-        flags: 0,
-        opcode: ibv_wc_opcode(u32::MAX >> 1 & !ibv_wc_opcode::IBV_WC_RECV.0),
-        origin: Origin::NONE,
-    };
-
-    /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
-    pub fn signaled(&self) -> bool {
-        self.opcode != Wc::IMPLIED.opcode
-    }
-
-    #[inline]
-    fn received(&self) -> bool {
-        self.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0
-    }
-
-    /// The immediate data of what was received.
-    #[inline]
-    pub fn imm(&self) -> Option<u32> {
-        let with = self.received() && self.flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        with.then(|| u32::from_be(self.imm))
-    }
-
-    /// The key that the peer invalidated with what was received.
-    pub fn invalidated(&self) -> Option<RKey> {
-        let with = self.received() && self.flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
-        with.then_some(RKey(self.imm))
-    }
-
-    /// Whether a [network header](crate::Grh) is in front of what was received: always, for datagrams of Ethernet.
-    pub fn has_grh(&self) -> bool {
-        self.received() && self.flags & ibv_wc_flags::IBV_WC_GRH.0 != 0
-    }
-
-    /// Number of the queue pair that sent what was received. Devices define it for datagrams only.
-    pub fn source_qpn(&self) -> Option<u32> {
-        self.received().then_some(self.origin.qpn)
-    }
-
-    /// As the device said it, in what [`AddressHandle::answer`](crate::AddressHandle) needs.
-    pub(crate) fn to_sys(self) -> ibv_wc {
-        let mut wc = ibv_wc {
-            opcode: self.opcode,
-            wc_flags: self.flags,
-            ..Default::default()
-        };
-        self.origin.write(&mut wc);
-        wc
-    }
-
-    /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then.
-    #[inline]
-    pub fn byte_len(&self) -> u32 {
-        let fetched = matches!(
-            self.opcode,
-            ibv_wc_opcode::IBV_WC_RDMA_READ
-                | ibv_wc_opcode::IBV_WC_COMP_SWAP
-                | ibv_wc_opcode::IBV_WC_FETCH_ADD
-        );
-        if self.received() || fetched {
-            self.byte_len
-        } else {
-            0
-        }
-    }
-}
-
-impl PartialEq for Wc {
-    fn eq(&self, other: &Wc) -> bool {
-        let said = |wc: &Wc| (wc.opcode, wc.byte_len(), wc.imm());
-        said(self) == said(other)
-    }
-}
-
-impl Eq for Wc {}
-
-impl fmt::Debug for Wc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wc")
-            .field("byte_len", &self.byte_len())
-            .field("imm", &self.imm())
-            .field("signaled", &self.signaled())
-            .finish()
-    }
-}
-
 /// A completion was offered to a queue that has no such work in flight.
 ///
 /// It belongs to another queue, to one that is gone, or its work was already retired by a later completion.
@@ -438,107 +387,12 @@ impl Stale {
     }
 }
 
-/// Completions taken from a completion queue, oldest first. It owns them: the queue is not borrowed.
-///
-/// Allocated once; polls fill what room is left. One batch can serve several completion queues.
-pub struct WcBatch {
-    /// As the device wrote them, and looked at when they are taken: from `next` up to `filled`, each once.
-    wcs: Box<[ibv_wc]>,
-    /// Where each came from.
-    cqs: Box<[CqId]>,
-    next: usize,
-    filled: usize,
-}
-
-impl WcBatch {
-    /// A batch of up to `capacity` completions (at least one).
-    pub fn with_capacity(capacity: usize) -> WcBatch {
-        let capacity = capacity.max(1);
-        WcBatch {
-            wcs: vec![ibv_wc::default(); capacity].into(),
-            cqs: vec![CqId(0); capacity].into(),
-            next: 0,
-            filled: 0,
-        }
-    }
-
-    /// Takes the oldest completion.
-    #[inline(always)]
-    pub fn pop(&mut self) -> Option<Completion> {
-        let at = self.next;
-        if at == self.filled {
-            return None;
-        }
-        self.next += 1;
-        Some(Completion::from_sys(*self.cqs.get(at)?, self.wcs.get(at)?))
-    }
-
-    /// Completions not yet taken.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.filled - self.next
-    }
-
-    /// Whether all are taken.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Completions it can hold.
-    pub fn capacity(&self) -> usize {
-        self.wcs.len()
-    }
-
-    /// Gives the room of what was taken back, and says how much there is.
-    #[inline]
-    pub(crate) fn make_room(&mut self) -> usize {
-        if self.next == self.filled {
-            (self.next, self.filled) = (0, 0);
-        } else if self.next > 0 {
-            self.wcs.copy_within(self.next..self.filled, 0);
-            self.cqs.copy_within(self.next..self.filled, 0);
-            (self.next, self.filled) = (0, self.filled - self.next);
-        }
-        self.wcs.len() - self.filled
-    }
-
-    /// The room there is, for a device to write to.
-    #[inline]
-    pub(crate) fn room(&mut self) -> &mut [ibv_wc] {
-        &mut self.wcs[self.filled..]
-    }
-
-    /// The first `count` entries of [`room`](Self::room) have come from this queue.
-    #[inline]
-    pub(crate) fn came(&mut self, cq: CqId, count: usize) {
-        let end = self.filled + count;
-        self.cqs[self.filled..end].fill(cq);
-        self.filled = end;
-    }
-
-    /// Only with room.
-    pub(crate) fn push(&mut self, completion: &Completion) {
-        let cq = CqId(completion.0.cq >> 16);
-        self.room()[0] = completion.0.to_sys();
-        self.came(cq, 1);
-    }
-}
-
-impl fmt::Debug for WcBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WcBatch")
-            .field("len", &self.len())
-            .field("capacity", &self.capacity())
-            .finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use ibverbs_sys::ibv_wc_status;
+    use ibverbs_sys::ibv_wc_flags;
 
     use super::*;
+    use crate::{RKey, WcBatch};
 
     #[test]
     fn a_failed_completion_shows_only_what_is_defined() {
@@ -634,7 +488,6 @@ mod tests {
                 };
                 let c = Completion::from_sys(CqId(cq), &wc);
                 assert_eq!((c.queue(), c.slot()), (id, slot));
-                assert!(!c.is_of(QueueId::new(CqId(cq), 7)));
             }
         }
         assert_ne!(QueueId::shared(3), QueueId::new(CqId(3), 3));

@@ -305,26 +305,57 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
-        if !self.ahead.is_empty() {
-            return Ok(self.next_kept().map(|kept| kept.completion));
-        }
-        self.poll_device()
+        let got = match self.ahead.is_empty() {
+            true => self.poll_entry()?,
+            false => self.kept_entry(),
+        };
+        // Both ways lead by the entry, so that it is read in one place, and there no more of it than is looked at.
+        Ok(got.then(|| Completion::from_sys(self.shared.id, &self.entry.0)))
     }
 
-    /// As [`poll`](Self::poll), without looking at what was [kept](Self::keep).
+    /// Lets the device fill the entry; whether it did.
+    #[inline(always)]
+    fn poll_entry(&mut self) -> Result<bool, Error> {
+        let entry = std::slice::from_mut(&mut *self.entry.0);
+        Ok(self.shared.poll(&mut self.settled, entry)? > 0)
+    }
+
+    /// Puts the next kept completion where the device would have; whether there is one.
+    #[cold]
+    #[inline(never)]
+    fn kept_entry(&mut self) -> bool {
+        let kept = self.next_kept();
+        if let Some(kept) = &kept {
+            *self.entry.0 = kept.completion.to_sys();
+        }
+        kept.is_some()
+    }
+
+    /// As [`poll_device`](Self::poll_device), with the times, where there are any.
+    pub(crate) fn poll_kept(&mut self) -> Result<Option<Kept>, Error> {
+        if self.shared.extended.is_none() {
+            let times = Times::default();
+            return Ok(self
+                .poll_device()?
+                .map(|completion| Kept { completion, times }));
+        }
+        let before = self.ahead.len();
+        // What a poll shows and nobody has seen is kept, behind all others.
+        drop(self.start_poll()?);
+        match self.ahead.len() > before {
+            true => Ok(self.ahead.pop_back()),
+            false => Ok(None),
+        }
+    }
+
+    /// As [`poll`](Self::poll), without looking at what was [kept](Self::keep_with).
     #[inline(always)]
     pub(crate) fn poll_device(&mut self) -> Result<Option<Completion>, Error> {
-        let entry = std::slice::from_mut(&mut *self.entry.0);
-        let got = self.shared.poll(&mut self.settled, entry)?;
-        Ok((got > 0).then(|| Completion::from_sys(self.shared.id, &self.entry.0)))
+        let got = self.poll_entry()?;
+        Ok(got.then(|| Completion::from_sys(self.shared.id, &self.entry.0)))
     }
 
     /// Keeps a completion for the next poll, behind others that are kept.
-    pub(crate) fn keep(&mut self, completion: Completion) {
-        let times = Times::default();
-        self.keep_with(Kept { completion, times });
-    }
-
     pub(crate) fn keep_with(&mut self, kept: Kept) {
         self.ahead.push_back(kept);
     }
@@ -401,13 +432,10 @@ impl Cq {
 
     /// Whether there is a completion; it is kept for the next poll.
     fn look(&mut self) -> Result<bool, Error> {
-        if !self.has_kept() && self.shared.extended.is_some() {
-            // With its times. What a poll shows and nobody has seen is kept.
-            drop(self.start_poll()?);
-        } else if !self.has_kept()
-            && let Some(completion) = self.poll_device()?
+        if !self.has_kept()
+            && let Some(kept) = self.poll_kept()?
         {
-            self.keep(completion);
+            self.keep_with(kept);
         }
         Ok(self.has_kept())
     }

@@ -34,6 +34,16 @@ impl<T, W: Work<T> + Carries> Work<T> for Datagram<'_, W> {
 
 impl<W: Carries> Carries for Datagram<'_, W> {}
 
+fn datagram<'q, 'a, T: Gather, Q>(
+    queue: &'q mut Q,
+    work: T,
+    to: &'a Destination,
+) -> Wr<'q, T, Datagram<'a, Outgoing<T>>, Q> {
+    let work = Outgoing(work);
+    let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
+    Wr::new(queue, Datagram { work, to }, op)
+}
+
 /// What only queue pairs for datagrams do.
 impl<T: Send + 'static> SendQueue<T, Ud> {
     /// A message for the next receive posted to another queue pair. That it was sent says nothing of whether it arrived: there may be no
@@ -53,9 +63,7 @@ impl<T: Send + 'static> SendQueue<T, Ud> {
     where
         T: Gather,
     {
-        let work = Outgoing(work.into());
-        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
-        Wr::new(self, Datagram { work, to }, op)
+        datagram(self, work.into(), to)
     }
 
     /// As [`send_to`](Self::send_to), of bytes that are copied while they are posted, up to [`max_inline`](Self::max_inline). `token`
@@ -86,9 +94,7 @@ impl<T: Send + 'static> Batch<'_, T, Ud> {
     where
         T: Gather,
     {
-        let work = Outgoing(work.into());
-        let op = Op::new(ibv_wr_opcode::IBV_WR_SEND, None);
-        Wr::new(self, Datagram { work, to }, op)
+        datagram(self, work.into(), to)
     }
 }
 

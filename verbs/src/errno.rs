@@ -20,13 +20,19 @@ pub(crate) fn failed(ret: c_int) -> io::Error {
     }
 }
 
+/// The errno of a failed post.
+#[cold]
+pub(crate) fn number(ret: c_int) -> c_int {
+    failed(ret).raw_os_error().unwrap_or(ret)
+}
+
 /// What a failed post means: the errno, if the library names the request at `wr` as refused.
 ///
 /// Some (rxe, siw) put the request into the queue before they tell the kernel, and report a failure of telling without a name: that
 /// request is in the queue, so its memory must stay there.
 #[cold]
 pub(crate) fn refused<R>(ret: c_int, bad: *const R, wr: *const R) -> Option<c_int> {
-    std::ptr::eq(bad, wr).then(|| failed(ret).raw_os_error().unwrap_or(ret))
+    std::ptr::eq(bad, wr).then(|| number(ret))
 }
 
 /// Result of a verb that returns an object, or NULL with `errno` set.

@@ -19,6 +19,7 @@ use ibverbs_sys::{
 
 use parking_lot::Mutex;
 
+use crate::wc::Origin;
 use crate::{Context, Error, errno};
 
 bitflags::bitflags! {
@@ -237,6 +238,9 @@ impl Extended {
                 wc.slid = verbs::ibv_wc_read_slid(cq) as u16;
                 wc.sl = verbs::ibv_wc_read_sl(cq);
                 wc.dlid_path_bits = verbs::ibv_wc_read_dlid_path_bits(cq);
+            } else {
+                // Not what an earlier completion has left there.
+                Origin::NONE.write(wc);
             }
         }
     }

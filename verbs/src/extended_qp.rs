@@ -79,11 +79,11 @@ pub(crate) fn extended(pd: &Pd, qp: *mut ibv_qp) -> Option<NonNull<ibv_qp_ex>> {
 /// As of `ibv_post_send`; no request has more segments than a list holds. An extended queue pair that nobody else posts to.
 #[inline(never)]
 pub(crate) unsafe fn post(
-    qp: NonNull<ibv_qp_ex>,
+    qp: *mut ibv_qp_ex,
     first: *mut ibv_send_wr,
-    bad: &mut *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
 ) -> i32 {
-    let (qp, mut at) = (qp.as_ptr(), first);
+    let mut at = first;
     // SAFETY: the caller's contract; start, complete and abort are there.
     unsafe {
         verbs::ibv_wr_start(qp);

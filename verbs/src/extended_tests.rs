@@ -384,3 +384,57 @@ fn each_goes_its_way() {
     assert_eq!(e.unwrap_err().kind(), PostErrorKind::Device { errno });
     assert_eq!(CLASSIC.get(), 1);
 }
+
+#[test]
+fn who_sent_something_is_nobody_where_that_was_not_asked_for() {
+    let ctx = open();
+    let mut cq = ctx.cq(256).extended(WcFields::empty()).build().unwrap();
+    let (mut tx, mut rx, pd) = own(&ctx, &cq);
+    let into = pd.register(vec![0; 8]).unwrap();
+    let mut segment = ibverbs_sys::ibv_sge {
+        addr: into.as_ptr() as u64,
+        length: 8,
+        lkey: into.lkey().0,
+    };
+    let mut wr = ibverbs_sys::ibv_recv_wr {
+        sg_list: &mut segment,
+        num_sge: 1,
+        ..Default::default()
+    };
+    let mut batch = WcBatch::with_capacity(1);
+    // Left there by a completion of another queue.
+    batch.room()[0].src_qp = 77;
+    // SAFETY: a chain of one, into memory that nobody looks at and that lives longer than the queue pair.
+    unsafe { rx.post_raw(&mut wr).unwrap() };
+    tx.send(pd.register(vec![1]).unwrap()).post().unwrap();
+    while cq.poll_into(&mut batch).unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    let raw = batch.pop().unwrap().into_raw().unwrap();
+    assert_eq!(raw.result.unwrap().source_qpn(), None);
+    drop((tx, rx));
+    drop(into);
+}
+
+#[test]
+fn what_a_scope_keeps_for_others_keeps_its_time() {
+    let ctx = open();
+    let fields = WcFields::COMPLETION_TIME | WcFields::WALL_CLOCK;
+    let mut cq = ctx.cq(256).extended(fields).build().unwrap();
+    let (mut tx, mut rx, pd) = own(&ctx, &cq);
+    rx.post(pd.register(vec![0; 8]).unwrap()).unwrap();
+    let lent = pd.register(b"lent".to_vec()).unwrap();
+    tx.scope(&mut cq, |s| s.send(lent.part(..).unwrap()).unwrap())
+        .unwrap();
+    let (mut seen, rx) = (0, &mut rx);
+    while seen == 0 {
+        let mut poll = cq.start_poll().unwrap();
+        while let Some(polled) = poll.next() {
+            assert_eq!(polled.queue(), rx.id());
+            assert!(polled.completion_ticks().is_some() && polled.wall_clock().is_some());
+            let wc = polled.into_completion();
+            assert_eq!(rx.redeem(wc).unwrap().unwrap().bytes(), b"lent");
+            seen += 1;
+        }
+    }
+}

@@ -42,10 +42,14 @@ impl DeviceList {
     }
 
     pub(crate) fn name(&self, index: usize) -> String {
-        // SAFETY: a device of the list, whose name is terminated and lives as long.
-        unsafe { CStr::from_ptr((self.api.ibv_get_device_name)(self.raw(index))) }
-            .to_string_lossy()
-            .into_owned()
+        // SAFETY: a device of the list.
+        let name = unsafe { (self.api.ibv_get_device_name)(self.raw(index)) };
+        if name.is_null() {
+            return String::new();
+        }
+        // SAFETY: terminated, and lives as long as the list.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_string_lossy().into_owned()
     }
 }
 
@@ -103,5 +107,7 @@ pub(crate) fn of(api: &'static Api) -> Vec<Device> {
 
 fn add(devices: &mut Vec<Device>, list: DeviceList, kind: DeviceKind) {
     let list = Arc::new(list);
-    devices.extend((0..list.len).map(|index| Device::new(&list, index, kind)));
+    // A library that says there are more than there are ends its list with null all the same.
+    let there = (0..list.len).filter(|index| !list.raw(*index).is_null());
+    devices.extend(there.map(|index| Device::new(&list, index, kind)));
 }

@@ -26,7 +26,9 @@ use crate::errno;
 use crate::ring::{Ring, Said};
 use crate::shared_core::Member;
 use crate::tags::{RAW_TAG, Stopped};
-use crate::{AddressHandle, DestroyError, Pd, PostErrorKind, QueueId, RecvQueue, SendQueue};
+use crate::{
+    AddressHandle, CqId, DestroyError, Error, Pd, PostErrorKind, QueueId, RecvQueue, SendQueue,
+};
 
 /// What the completion of a work request said.
 pub(crate) type Outcome = Report;
@@ -165,6 +167,14 @@ impl QpCore {
         &self.pd
     }
 
+    /// Whether it was [reset](Self::reset): then no device touches anything for it.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.sends.load(Ordering::Acquire) == Self::RESET
+    }
+
+    /// In place of a [`Sends`], and as nothing.
+    const RESET: u8 = u8::MAX;
+
     /// Notes that the queue pair can send.
     pub(crate) fn connected(&self, sends: Sends) {
         // What the device's library noted of the connection is seen by whoever sees this.
@@ -218,7 +228,7 @@ impl QpCore {
             ..Default::default()
         };
         self.modify(qp, &mut attr, mask::IBV_QP_STATE)?;
-        self.connected(Sends::Nothing);
+        self.sends.store(Self::RESET, Ordering::Release);
         Ok(())
     }
 
@@ -288,14 +298,16 @@ const _: fn() = || {
 impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
     /// The two halves, and what keeps the queue pair alive besides them.
     pub(crate) fn split(core: QpCore) -> (Arc<dyn Keep>, Half<S>, Half<R>) {
+        let send_id = QueueId::new(core.send_cq.id(), core.send.tag);
+        let recv_id = QueueId::new(core.recv_cq.id(), core.recv.place().tag);
         let shared = Arc::new(Pair::<S, R> {
             send: UnsafeCell::new(ManuallyDrop::new(Ring::new(
                 core.limits.send_depth,
-                core.send.first,
+                send_id.wr_id(core.send.first),
             ))),
             recv: UnsafeCell::new(ManuallyDrop::new(Ring::new(
                 core.limits.recv_depth,
-                core.recv.place().first,
+                recv_id.wr_id(core.recv.place().first),
             ))),
             handles: UnsafeCell::new(ManuallyDrop::new(Handles::new(&core.limits))),
             core,
@@ -312,8 +324,6 @@ impl<S: Send + 'static, R: Send + 'static> Pair<S, R> {
                 NonNull::new_unchecked(shared.handles.get().cast::<Handles>()),
             )
         };
-        let send_id = QueueId::new(core.send_cq.id(), core.send.tag);
-        let recv_id = QueueId::new(core.recv_cq.id(), core.recv.place().tag);
         let keep: Arc<dyn Keep> = shared;
         (
             keep.clone(),
@@ -357,6 +367,8 @@ pub(crate) struct Half<T> {
     /// Alive as long as the half: only [`destroy`], which consumes both halves, destroys it earlier.
     pub(crate) qp: *mut ibv_qp,
     pub(crate) id: QueueId,
+    /// Of the id: the completion queue.
+    pub(crate) cq: CqId,
     keep: Arc<dyn Keep>,
 }
 
@@ -376,6 +388,7 @@ impl<T> Half<T> {
             handles,
             qp,
             id,
+            cq: id.cq(),
             keep,
         }
     }
@@ -399,16 +412,21 @@ impl<T> Half<T> {
         ahead: usize,
         handle: &AddressHandle,
     ) -> Result<(), PostErrorKind> {
-        let seq = self.ring_ref().seq_ahead(ahead);
+        let id = self.ring_ref().id_ahead(ahead);
         let Some(mut handles) = self.handles else {
             return Ok(());
         };
         // SAFETY: as for the ring.
-        unsafe { handles.as_mut() }.hold(seq, handle, || self.core().pd())
+        unsafe { handles.as_mut() }.hold(id, handle, || self.core().pd())
     }
 
     pub(crate) fn core(&self) -> &QpCore {
         self.keep.core()
+    }
+
+    pub(crate) fn set_error(&mut self) -> Result<(), Error> {
+        let done = self.core().set_error(self.qp);
+        done.map_err(|e| Error::hinted("ibv_modify_qp", e, "to the error state"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use ibverbs_sys::ibv_wc_opcode;
 
 use crate::exclusive::Exclusive;
-use crate::{AddressHandle, Contiguous, Error, Grh, Pd, RKey, Wc, WcError};
+use crate::{AddressHandle, Completion, Contiguous, Error, Grh, Pd, RKey, Wc, WcError};
 
 /// How a receive was used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,19 @@ pub struct Received<T> {
 impl<T> Received<T> {
     pub(crate) fn new(buffer: T, wc: Wc, header: u32) -> Received<T> {
         Received { buffer, wc, header }
+    }
+
+    /// What has become of a receive whose completion this is.
+    #[inline(always)]
+    pub(crate) fn of(
+        buffer: T,
+        completion: &Completion,
+        header: u32,
+    ) -> Result<Received<T>, RecvError<T>> {
+        match completion.outcome() {
+            Ok(wc) => Ok(Received::new(buffer, wc, header)),
+            Err(error) => Err(RecvError::new(buffer, error)),
+        }
     }
 
     /// Length of the message, or of what was written. Without the header of a datagram.

@@ -1,13 +1,11 @@
 //! Several receives with one call of the device.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 
 use ibverbs_sys::{ibv_recv_wr, ibv_sge};
 
 use crate::errno;
-use crate::exclusive::Exclusive;
-use crate::{PostErrorKind, RecvQueue, Scatter, SgeList};
+use crate::{PostErrorKind, PostedInPart, RecvQueue, Scatter, SgeList};
 
 /// Receives in one chain.
 const CHAIN: usize = 16;
@@ -90,14 +88,14 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
     /// Posts buffers in order, many with one call of the device; how many there were. Allocates nothing and never blocks.
     ///
     /// # Errors
-    /// [`PostManyError`] when one of them cannot be posted: those before it are posted and stay so, it comes back, and those after it
+    /// [`PostedInPart`] when one of them cannot be posted: those before it are posted and stay so, it comes back, and those after it
     /// were not taken from the iterator, except for a few that come back as well.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_many(
         &mut self,
         buffers: impl IntoIterator<Item = T>,
-    ) -> Result<usize, PostManyError<T>> {
+    ) -> Result<usize, PostedInPart<T>> {
         let mut posted = 0;
         let mut chain = Chain::new();
         for mut buffer in buffers {
@@ -110,7 +108,6 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
                 chain = Chain::new();
             }
             let max = self.limits.recv_sge as usize;
-            let id = self.half.id;
             let ring = self.half.ring();
             let (depth, untaken) = (ring.depth(), ring.retired_untaken());
             let refused = match ring.vacant() {
@@ -120,7 +117,7 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
                     max,
                 },
                 Some(vacant) => {
-                    chain.push(id.wr_id(vacant.seq()), &list);
+                    chain.push(vacant.id(), &list);
                     // In the ring before it is posted: until then it can be taken out again. Should the iterator panic, it stays
                     // there like one whose completion was lost, until a later one comes or the queue is destroyed.
                     vacant.fill(buffer);
@@ -128,7 +125,7 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
                 }
             };
             return Err(match self.post_chain(&mut chain, &mut posted) {
-                Ok(()) => PostManyError::new(refused, posted, vec![buffer]),
+                Ok(()) => PostedInPart::new("receives", refused, posted, vec![buffer]),
                 Err(error) => error.and(buffer),
             });
         }
@@ -137,11 +134,7 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
     }
 
     #[inline(always)]
-    fn post_chain(
-        &mut self,
-        chain: &mut Chain,
-        posted: &mut usize,
-    ) -> Result<(), PostManyError<T>> {
+    fn post_chain(&mut self, chain: &mut Chain, posted: &mut usize) -> Result<(), PostedInPart<T>> {
         if chain.len == 0 {
             return Ok(());
         }
@@ -162,78 +155,19 @@ impl<T: Scatter + Send + 'static> RecvQueue<T> {
 
     /// Takes the newest `count` values out again, which the device has refused.
     #[cold]
-    fn refused(&mut self, ret: i32, posted: usize, count: usize) -> Result<(), PostManyError<T>> {
+    fn refused(&mut self, ret: i32, posted: usize, count: usize) -> Result<(), PostedInPart<T>> {
         if count == 0 {
             return Ok(());
         }
-        let errno = errno::failed(ret).raw_os_error().unwrap_or(ret);
+        let errno = errno::number(ret);
         let ring = self.half.ring();
         let mut rest: Vec<T> = (0..count).filter_map(|_| ring.unfill()).collect();
         rest.reverse();
-        Err(PostManyError::new(
+        Err(PostedInPart::new(
+            "receives",
             PostErrorKind::Device { errno },
             posted,
             rest,
         ))
     }
 }
-
-/// Receives were posted in part.
-pub struct PostManyError<T> {
-    kind: PostErrorKind,
-    posted: usize,
-    rest: Exclusive<Vec<T>>,
-}
-
-impl<T> PostManyError<T> {
-    #[cold]
-    fn new(kind: PostErrorKind, posted: usize, rest: Vec<T>) -> PostManyError<T> {
-        PostManyError {
-            kind,
-            posted,
-            rest: Exclusive::new(rest),
-        }
-    }
-
-    fn and(self, buffer: T) -> PostManyError<T> {
-        let mut rest = self.rest.into_inner();
-        rest.push(buffer);
-        PostManyError::new(self.kind, self.posted, rest)
-    }
-
-    /// Why the first of the rest was not posted.
-    pub fn kind(&self) -> PostErrorKind {
-        self.kind
-    }
-
-    /// How many were posted.
-    pub fn posted(&self) -> usize {
-        self.posted
-    }
-
-    /// What was taken from the iterator and not posted, in order.
-    pub fn into_inner(self) -> Vec<T> {
-        self.rest.into_inner()
-    }
-}
-
-impl<T> fmt::Display for PostManyError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "only {} receives were posted: {}",
-            self.posted, self.kind
-        )
-    }
-}
-
-impl<T> fmt::Debug for PostManyError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostManyError")
-            .field("kind", &self.kind)
-            .field("posted", &self.posted)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<T> std::error::Error for PostManyError<T> {}

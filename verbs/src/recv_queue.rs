@@ -4,12 +4,14 @@ use std::fmt;
 
 use ibverbs_sys::ibv_recv_wr;
 
+use crate::completion::Words;
 use crate::errno;
 use crate::qp::{Half, Limits};
-use crate::send_queue::full;
+use crate::refusal::{failed, full, refuse, refuse_full};
+use crate::template::{Segments, Template};
 use crate::{
-    Completion, Grh, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter, SgeList,
-    Stale,
+    Completion, Error, Grh, PostError, PostErrorKind, QueueId, Received, RecvError, Scatter,
+    SgeList, Stale,
 };
 
 /// The receiving half of a queue pair. It holds the buffers posted to it until messages have arrived in them.
@@ -21,6 +23,7 @@ pub struct RecvQueue<T> {
     pub(crate) limits: Limits,
     /// Bytes before each message.
     header: u32,
+    template: Template<ibv_recv_wr>,
 }
 
 impl<T: Send + 'static> RecvQueue<T> {
@@ -31,6 +34,7 @@ impl<T: Send + 'static> RecvQueue<T> {
             half,
             limits,
             header,
+            template: Template::new(),
         }
     }
 
@@ -59,40 +63,61 @@ impl<T: Send + 'static> RecvQueue<T> {
     where
         T: Scatter,
     {
+        let only = {
+            let mut list = SgeList::new();
+            // Runs code of the caller's type, and may panic: nothing is posted yet.
+            buffer.scatter(&mut list);
+            list.only()
+        };
+        let refused = match only {
+            Some(segment) => self.post_segments(buffer, Segments::One(segment)),
+            None => self.post_list(buffer),
+        };
+        match refused {
+            None => Ok(()),
+            Some(error) => Err(*error),
+        }
+    }
+
+    /// Posts a buffer of no segment, or of several: a list in memory, unlike that of one.
+    #[inline(never)]
+    fn post_list(&mut self, mut buffer: T) -> Option<Box<PostError<T>>>
+    where
+        T: Scatter,
+    {
         let mut list = SgeList::new();
-        // Runs code of the caller's type, and may panic: nothing is posted yet.
+        // As above; the list asked for again is the one that counts.
         buffer.scatter(&mut list);
-        let (qp, id) = (self.half.qp, self.half.id);
-        let max = self.limits.recv_sge as usize;
+        let (count, max) = (list.len(), self.limits.recv_sge as usize);
+        // No queue pair is built for less than one segment, nor for more than a list holds.
+        if count > 1 && count > max {
+            let kind = PostErrorKind::TooManySegments { count, max };
+            return refuse(kind, buffer);
+        }
+        self.post_segments(buffer, Segments::Listed(list.as_sys(), count))
+    }
+
+    /// `segments` are the buffer's.
+    #[inline(always)]
+    fn post_segments(&mut self, buffer: T, segments: Segments) -> Option<Box<PostError<T>>> {
+        let qp = self.half.qp;
         let ring = self.half.ring();
         let Some(vacant) = ring.vacant() else {
-            return Err(PostError::new(full(ring), buffer));
+            return refuse_full(ring, buffer);
         };
-        // No queue pair is built for more segments than a list holds.
-        if list.len() > max {
-            let kind = PostErrorKind::TooManySegments {
-                count: list.len(),
-                max,
-            };
-            return Err(PostError::new(kind, buffer));
-        }
-        let mut wr = ibv_recv_wr {
-            wr_id: id.wr_id(vacant.seq()),
-            next: std::ptr::null_mut(),
-            sg_list: list.as_sys(),
-            num_sge: list.len() as i32,
-        };
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is alive. The segments are those of `buffer`, which keep their addresses when it moves into
-        // the ring, where it stays until the device is done: the contract of `Scatter`.
-        let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, &mut wr, &mut bad) };
-        if ret != 0
-            && let Some(errno) = errno::refused(ret, bad, &wr)
-        {
-            return Err(PostError::new(PostErrorKind::Device { errno }, buffer));
-        }
+        let ready = self.template.ready(segments, |wr, list, count| {
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (vacant.id(), list, count);
+        });
+        // In the ring before it is posted, so that nothing is left to do afterwards; until then it can be taken out again.
         vacant.fill(buffer);
-        Ok(())
+        // SAFETY: the queue pair is alive. The segments are those of the buffer, which keep their addresses when it moves into
+        // the ring, where it stays until the device is done: the contract of `Scatter`.
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, ready.request, ready.bad) };
+        if ret != 0 {
+            // SAFETY: the template is this queue's.
+            return unsafe { failed(ring, ret, ready) };
+        }
+        None
     }
 
     /// The buffer of a completed receive, with what arrived in it; or the buffer and why nothing did.
@@ -104,17 +129,87 @@ impl<T: Send + 'static> RecvQueue<T> {
         &mut self,
         completion: Completion,
     ) -> Result<Result<Received<T>, RecvError<T>>, Stale> {
-        let queue = self.half.id;
-        if !completion.is_of(queue) {
-            return Err(Stale { completion, queue });
+        // All that is usual in one condition, and all else in one place, far away: so what of the completion is only looked at there is
+        // not even read here.
+        let (cq, header) = (self.half.cq, self.header);
+        let ring = self.half.ring();
+        let unusual =
+            completion.differs_from_success_on(cq) | ring.differs_from_next(completion.wr_id());
+        if unusual == 0 {
+            let buffer = ring.redeem_next();
+            return Ok(Ok(Received::new(buffer, completion.success(), header)));
         }
-        let Some(buffer) = self.half.ring().redeem(completion.seq()) else {
-            return Err(Stale { completion, queue });
-        };
-        Ok(match completion.outcome() {
-            Ok(wc) => Ok(Received::new(buffer, wc, self.header)),
-            Err(error) => Err(RecvError::new(buffer, error)),
-        })
+        match self.redeem_other(completion.into_words()) {
+            Other::Received(received) => Ok(Ok(received)),
+            Other::Failed(error) => Ok(Err(error)),
+            Other::Stale(stale) => Err(stale),
+        }
+    }
+
+    /// A failure, or not the oldest, or not of this queue.
+    #[cold]
+    #[inline(never)]
+    fn redeem_other(&mut self, completion: Words) -> Other<T> {
+        let completion = Completion::from_words(completion);
+        let queue = self.half.id;
+        if completion.cq() != self.half.cq {
+            return Other::Stale(Stale { completion, queue });
+        }
+        match self.half.ring().redeem(completion.wr_id()) {
+            None => Other::Stale(Stale { completion, queue }),
+            Some(buffer) => match Received::of(buffer, &completion, self.header) {
+                Ok(received) => Other::Received(received),
+                Err(error) => Other::Failed(error),
+            },
+        }
+    }
+
+    /// Posts a receive that no slot holds, beside `flying` others of that kind.
+    ///
+    /// # Safety
+    /// Nobody has a reference to the memory, other than to cells, until the device is done with it.
+    pub(crate) unsafe fn post_scoped(
+        &mut self,
+        list: &mut SgeList,
+        wr_id: u64,
+        flying: usize,
+    ) -> Result<(), PostErrorKind> {
+        let (count, max) = (list.len(), self.limits.recv_sge as usize);
+        if count > max {
+            return Err(PostErrorKind::TooManySegments { count, max });
+        }
+        let ring = self.half.ring_ref();
+        if ring.free() as usize <= flying {
+            return Err(full(ring));
+        }
+        let segments = Segments::Listed(list.as_sys(), count);
+        let ready = self.template.ready(segments, |wr, list, count| {
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (wr_id, list, count);
+        });
+        let qp = self.half.qp;
+        // SAFETY: the queue pair is alive; the segments are the caller's contract.
+        let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, ready.request, ready.bad) };
+        // SAFETY: the template is this queue's.
+        match ret != 0 && unsafe { ready.take_refusal() } {
+            true => Err(PostErrorKind::Device {
+                errno: errno::number(ret),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Drives the queue pair to the error state: as [`SendQueue::set_error`](crate::SendQueue::set_error), for who has this half.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn set_error(&mut self) -> Result<(), Error> {
+        self.half.set_error()
+    }
+
+    /// Bytes before each message.
+    pub(crate) fn header(&self) -> u32 {
+        self.header
     }
 
     /// A buffer whose own completion was dropped instead of redeemed, once that of a later receive was redeemed. What arrived
@@ -142,6 +237,13 @@ impl<T: Send + 'static> RecvQueue<T> {
     pub fn depth(&self) -> u32 {
         self.half.ring_ref().depth()
     }
+}
+
+/// What has become of a receive, where that is not the usual. A type of its own, so that the usual result needs no place in memory.
+enum Other<T> {
+    Received(Received<T>),
+    Failed(RecvError<T>),
+    Stale(Stale),
 }
 
 impl<T> fmt::Debug for RecvQueue<T> {

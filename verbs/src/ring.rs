@@ -12,6 +12,9 @@
 //!
 //! Only values below `retired` can be taken, and only the completion of a slot in flight moves `retired`, whatever token or completion asks: that is the whole of the argument that a
 //! stale, repeated or foreign completion never yields memory in flight.
+//!
+//! The id of a work request is the queue's tag above its sequence number. A position is kept as a *place*: the same, turned round, so that
+//! the sequence number is on top and wraps by itself, and places of other queues never look like one of this.
 
 use crate::tags::Stopped;
 
@@ -20,17 +23,20 @@ pub(crate) const SEQ_BITS: u32 = 48;
 /// Sequence numbers are counted modulo this plus one.
 pub(crate) const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
-/// Steps from `a` up to `b`.
-#[inline]
-fn distance(a: u64, b: u64) -> u64 {
-    b.wrapping_sub(a) & SEQ_MASK
+const TAG_BITS: u32 = u64::BITS - SEQ_BITS;
+/// From one place to the next.
+const STEP: u64 = 1 << TAG_BITS;
+
+/// Where the work request with this id is.
+#[inline(always)]
+pub(crate) fn place(wr_id: u64) -> u64 {
+    wr_id.rotate_left(TAG_BITS)
 }
 
-struct Slot<T, O> {
-    /// Full from `base` to `next`, except for receives that were redeemed before older, lost ones were taken.
-    value: Option<T>,
-    /// What the completion of exactly this slot said; `None` for those retired by a later one.
-    outcome: Option<O>,
+/// Steps from one place up to another. More than any queue is long if they are of different queues.
+#[inline(always)]
+fn distance(from: u64, to: u64) -> u64 {
+    to.wrapping_sub(from).rotate_right(TAG_BITS)
 }
 
 /// What a ring must know of an outcome.
@@ -41,15 +47,17 @@ pub(crate) trait Said: Copy {
 
 /// Values in flight, each with the outcome `O` that its completion reported.
 ///
-/// A send queue uses [`retire`](Self::retire) and [`pop`](Self::pop), a receive queue [`redeem`](Self::redeem) and
+/// A send queue uses [`retire`](Self::retire) and [`pop`](Self::pop), or [`settle`](Self::settle) and [`take_oldest`](Self::take_oldest); a receive queue [`redeem`](Self::redeem) and
 /// [`pop_lost`](Self::pop_lost).
 pub(crate) struct Ring<T, O> {
-    /// As many as a power of two.
-    slots: Box<[Slot<T, O>]>,
+    /// As many as a power of two. Full from `base` to `next`, except for receives that were redeemed before older, lost ones were taken.
+    values: Box<[Option<T>]>,
+    /// As many. What the completion of exactly this slot said; `None` for those retired by a later one.
+    outcomes: Box<[Option<O>]>,
     /// One less than they are.
     mask: usize,
+    /// How many values there is room for, in steps.
     depth: u64,
-    // Positions count without end, in 64 bits; a sequence number is the lower 48 of one.
     base: u64,
     retired: u64,
     next: u64,
@@ -58,106 +66,117 @@ pub(crate) struct Ring<T, O> {
 }
 
 /// Room for one value, found before it is posted, so that storing it afterwards cannot fail.
-pub(crate) struct Vacant<'r, T, O> {
-    slot: &'r mut Slot<T, O>,
+pub(crate) struct Vacant<'r, T> {
+    value: &'r mut Option<T>,
     next: &'r mut u64,
 }
 
-impl<T, O> Vacant<'_, T, O> {
-    /// The sequence number of the value.
+impl<T> Vacant<'_, T> {
+    /// The id of the value's work request.
     #[inline(always)]
-    pub(crate) fn seq(&self) -> u64 {
-        *self.next & SEQ_MASK
+    pub(crate) fn id(&self) -> u64 {
+        self.next.rotate_right(TAG_BITS)
     }
 
     /// Adds it as the newest.
     #[inline(always)]
     pub(crate) fn fill(self, value: T) {
-        debug_assert!(self.slot.value.is_none() && self.slot.outcome.is_none());
+        debug_assert!(self.value.is_none());
         // SAFETY: a place that is borrowed mutably; it is empty, so nothing is left undropped that should be dropped.
-        unsafe { std::ptr::write(&mut self.slot.value, Some(value)) };
-        *self.next += 1;
+        unsafe { std::ptr::write(self.value, Some(value)) };
+        *self.next = self.next.wrapping_add(STEP);
     }
 }
 
 impl<T, O> Ring<T, O> {
-    /// A ring for `depth` values whose first sequence number is `first`.
+    /// A ring for `depth` values, the first of which is to have the id `first`.
     pub(crate) fn new(depth: u32, first: u64) -> Ring<T, O> {
         // A power of two divides 2^48, so that the index goes on across the wrap of the sequence.
         let len = depth.max(1).next_power_of_two() as usize;
+        let (first, depth) = (place(first), u64::from(depth) << TAG_BITS);
         Ring {
-            slots: (0..len)
-                .map(|_| Slot {
-                    value: None,
-                    outcome: None,
-                })
-                .collect(),
+            values: (0..len).map(|_| None).collect(),
+            outcomes: (0..len).map(|_| None).collect(),
             mask: len - 1,
-            depth: u64::from(depth),
-            base: first & SEQ_MASK,
-            retired: first & SEQ_MASK,
-            next: first & SEQ_MASK,
-            end: (first & SEQ_MASK) + u64::from(depth),
+            depth,
+            base: first,
+            retired: first,
+            next: first,
+            end: first.wrapping_add(depth),
         }
     }
 
     #[inline(always)]
-    fn slot(&mut self, at: u64) -> &mut Slot<T, O> {
-        let at = at as usize & self.mask;
-        debug_assert!(at < self.slots.len());
+    fn index(&self, at: u64) -> usize {
+        (at >> TAG_BITS) as usize & self.mask
+    }
+
+    #[inline(always)]
+    fn value(&mut self, at: u64) -> &mut Option<T> {
+        let at = self.index(at);
+        debug_assert!(at < self.values.len());
         // SAFETY: `mask` is one less than the number of slots, which does not change.
-        unsafe { self.slots.get_unchecked_mut(at) }
+        unsafe { self.values.get_unchecked_mut(at) }
+    }
+
+    #[inline(always)]
+    fn outcome(&mut self, at: u64) -> &mut Option<O> {
+        let at = self.index(at);
+        debug_assert!(at < self.outcomes.len());
+        // SAFETY: as above.
+        unsafe { self.outcomes.get_unchecked_mut(at) }
     }
 
     /// Values the ring can hold.
     #[inline(always)]
     pub(crate) fn depth(&self) -> u32 {
-        self.depth as u32
+        (self.depth >> TAG_BITS) as u32
     }
 
     /// Slots that can still be filled.
     #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
-        (self.end - self.next) as u32
+        distance(self.next, self.end) as u32
     }
 
     /// Values that the device may still touch.
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.next - self.retired) as u32
+        distance(self.retired, self.next) as u32
     }
 
     /// Slots that are completed and wait for being taken.
     #[inline(always)]
     pub(crate) fn retired_untaken(&self) -> u32 {
-        (self.retired - self.base) as u32
+        distance(self.base, self.retired) as u32
     }
 
     /// Where it would stop now.
     pub(crate) fn stopped(&self) -> Stopped {
         Stopped {
-            next: self.next & SEQ_MASK,
+            next: self.next >> TAG_BITS,
             in_flight: self.in_flight(),
         }
     }
 
-    /// The sequence number of the value that is added after `ahead` others.
+    /// The id of the work request that is added after `ahead` others.
     #[inline(always)]
-    pub(crate) fn seq_ahead(&self, ahead: usize) -> u64 {
-        (self.next + ahead as u64) & SEQ_MASK
+    pub(crate) fn id_ahead(&self, ahead: usize) -> u64 {
+        let steps = (ahead as u64) << TAG_BITS;
+        self.next.wrapping_add(steps).rotate_right(TAG_BITS)
     }
 
     /// Room for the next value, unless the ring is full.
     #[inline(always)]
-    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, O>> {
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.next == self.end {
             return None;
         }
-        let at = self.next as usize & self.mask;
-        debug_assert!(at < self.slots.len());
+        let at = self.index(self.next);
+        debug_assert!(at < self.values.len());
         Some(Vacant {
-            // SAFETY: as in `slot`.
-            slot: unsafe { self.slots.get_unchecked_mut(at) },
+            // SAFETY: as in `value`.
+            value: unsafe { self.values.get_unchecked_mut(at) },
             next: &mut self.next,
         })
     }
@@ -167,32 +186,34 @@ impl<T, O> Ring<T, O> {
         if self.next == self.retired {
             return None;
         }
-        self.next -= 1;
+        self.next = self.next.wrapping_sub(STEP);
         let next = self.next;
-        self.slot(next).value.take()
+        self.value(next).take()
     }
 
-    /// The position of `seq`, if the device may still touch the value there.
+    /// Whether the device may still touch the value at `at`.
     #[inline(always)]
-    fn in_flight_at(&self, seq: u64) -> Option<u64> {
-        let ahead = distance(self.retired, seq);
-        (ahead < self.next - self.retired).then(|| self.retired + ahead)
+    fn is_in_flight(&self, at: u64) -> bool {
+        distance(self.retired, at) < distance(self.retired, self.next)
     }
 
-    /// Records the completion of `seq`: it and all older ones are no longer in flight. The position up to which values can be taken
-    /// now; `None` outside the window.
+    /// Records the completion of the work request with this id: it and all older ones are no longer in flight. The place up to which values can be
+    /// taken now; `None` outside the window.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, seq: u64, outcome: O) -> Option<u64>
+    pub(crate) fn retire(&mut self, wr_id: u64, outcome: O) -> Option<u64>
     where
         O: Said,
     {
-        let at = self.in_flight_at(seq)?;
+        let at = place(wr_id);
+        if !self.is_in_flight(at) {
+            return None;
+        }
         if outcome.leaves_doubt() {
             self.doubt(at, outcome);
         }
-        self.slot(at).outcome = Some(outcome);
-        self.retired = at + 1;
-        Some(at + 1)
+        *self.outcome(at) = Some(outcome);
+        self.retired = at.wrapping_add(STEP);
+        Some(self.retired)
     }
 
     /// What is in flight before `end` has no completion that was seen: it ends like that one.
@@ -201,60 +222,128 @@ impl<T, O> Ring<T, O> {
     where
         O: Copy,
     {
-        for at in self.retired..end {
-            self.slot(at).outcome = Some(outcome);
+        let mut at = self.retired;
+        while at != end {
+            *self.outcome(at) = Some(outcome);
+            at = at.wrapping_add(STEP);
         }
     }
 
-    /// The oldest value, if it lies before `end`, a position that [`retire`](Self::retire) gave.
+    /// 0 if the completion of the work request with this id can be [settled](Self::settle): it is in flight, and nothing that was retired before
+    /// waits to be taken.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, end: u64) -> Option<(T, Option<O>)> {
-        // Whatever is asked for: nothing in flight.
-        if self.base >= end.min(self.retired) {
+    pub(crate) fn differs_from_settling(&self, wr_id: u64) -> u64 {
+        let ahead = distance(self.base, place(wr_id));
+        (self.base ^ self.retired) | u64::from(ahead >= distance(self.base, self.next))
+    }
+
+    /// As [`retire`](Self::retire), of work that succeeded and [can be settled](Self::differs_from_settling). What the completion said is not kept: all that it
+    /// retires can be taken at once, by [`take_oldest`](Self::take_oldest).
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, wr_id: u64) {
+        debug_assert!(self.differs_from_settling(wr_id) == 0);
+        self.retired = place(wr_id).wrapping_add(STEP);
+    }
+
+    /// The oldest value, if it is no longer in flight, without regard to what was said of it; and whether it is the last of these.
+    #[inline(always)]
+    pub(crate) fn take_oldest(&mut self) -> Option<(T, bool)> {
+        let at = self.base;
+        if at == self.retired {
             return None;
         }
-        let slot = self.slot(self.base);
-        let value = slot.value.take()?;
+        let value = self.value(at).take()?;
+        self.step();
+        Some((value, self.base == self.retired))
+    }
+
+    /// Whether nothing more can be taken before `end`.
+    #[inline(always)]
+    fn nothing_before(&self, end: u64) -> bool {
+        // Whatever is asked for: nothing in flight.
+        self.base == self.retired || end.wrapping_sub(self.base) as i64 <= 0
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        self.base = self.base.wrapping_add(STEP);
+        self.end = self.end.wrapping_add(STEP);
+    }
+
+    /// The oldest value, if it lies before `end`, a place that [`retire`](Self::retire) gave.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, end: u64) -> Option<(T, Option<O>)> {
+        if self.nothing_before(end) {
+            return None;
+        }
+        let at = self.base;
         // Mostly there is none: not even to be looked at.
-        let outcome = match slot.outcome {
+        let outcome = self.outcome(at);
+        let outcome = match outcome {
             None => None,
-            Some(_) => slot.outcome.take(),
+            Some(_) => outcome.take(),
         };
-        self.base += 1;
-        self.end += 1;
+        let value = self.value(at).take()?;
+        self.step();
         Some((value, outcome))
     }
 
-    /// Drops the oldest values, up to the first that `which` does not name or that does not lie before `end`, a position that
+    /// Drops the oldest values, up to the first that `which` does not name or that does not lie before `end`, a place that
     /// [`retire`](Self::retire) gave.
     #[inline(always)]
     pub(crate) fn discard(&mut self, end: u64, which: impl Fn(&T, Option<&O>) -> bool) {
-        while self.base < end.min(self.retired) {
-            let slot = self.slot(self.base);
-            match &slot.value {
-                Some(value) if which(value, slot.outcome.as_ref()) => {}
+        while !self.nothing_before(end) {
+            let at = self.index(self.base);
+            // Both are there: see `value`.
+            let (Some(value), Some(outcome)) = (self.values.get(at), self.outcomes.get_mut(at))
+            else {
+                return;
+            };
+            match value {
+                Some(value) if which(value, outcome.as_ref()) => {}
                 _ => return,
             }
-            slot.outcome = None;
+            *outcome = None;
+            let at = self.base;
             // Counted first: should dropping it panic, it is gone all the same.
-            self.base += 1;
-            self.end += 1;
-            let at = self.base - 1;
+            self.step();
             // Where it is: to move it out first would cost more than all the rest.
-            self.slot(at).value = None;
+            *self.value(at) = None;
         }
     }
 
-    /// The value at `seq`, which has completed; older ones are retired as lost. `None` outside the window.
+    /// Whether `wr_id` names the oldest work, and nothing older waits to be taken: 0 if so.
     #[inline(always)]
-    pub(crate) fn redeem(&mut self, seq: u64) -> Option<T> {
-        let at = self.in_flight_at(seq)?;
-        if self.base == at {
-            self.base = at + 1;
-            self.end += 1;
+    pub(crate) fn differs_from_next(&self, wr_id: u64) -> u64 {
+        (place(wr_id) ^ self.base) | (self.base ^ self.retired)
+    }
+
+    /// The oldest value, which has completed and is [the next](Self::differs_from_next).
+    ///
+    /// # Panics
+    /// When none is in flight, and so none can have completed.
+    #[inline(always)]
+    pub(crate) fn redeem_next(&mut self) -> T {
+        let at = self.base;
+        let Some(value) = self.value(at).take() else {
+            not_posted(at);
+        };
+        self.step();
+        self.retired = self.base;
+        value
+    }
+
+    /// The value of this work request, which has completed; older ones are retired as lost. `None` outside the window.
+    pub(crate) fn redeem(&mut self, wr_id: u64) -> Option<T> {
+        let at = place(wr_id);
+        if !self.is_in_flight(at) {
+            return None;
         }
-        self.retired = at + 1;
-        self.slot(at).value.take()
+        if self.base == at {
+            self.step();
+        }
+        self.retired = at.wrapping_add(STEP);
+        self.value(at).take()
     }
 
     /// The oldest lost value.
@@ -263,30 +352,39 @@ impl<T, O> Ring<T, O> {
             return None;
         }
         let base = self.base;
-        let value = self.slot(base).value.take();
+        let value = self.value(base).take();
         // What was redeemed out of order behind it leaves room as well.
         while self.base != self.retired {
-            if self.slot(self.base).value.is_some() {
+            let base = self.base;
+            if self.value(base).is_some() {
                 break;
             }
-            self.base += 1;
+            self.step();
         }
-        self.end = self.base + self.depth;
         value
     }
 
     /// Everything left, oldest first, in flight or not. Only when the device can touch none of it any more.
     pub(crate) fn drain(&mut self) -> Vec<T> {
-        let mut out = Vec::with_capacity((self.next - self.base) as usize);
-        for at in self.base..self.next {
-            let slot = self.slot(at);
-            slot.outcome = None;
-            out.extend(slot.value.take());
+        let mut out = Vec::with_capacity(distance(self.base, self.next) as usize);
+        while self.base != self.next {
+            let base = self.base;
+            *self.outcome(base) = None;
+            out.extend(self.value(base).take());
+            self.step();
         }
-        (self.base, self.retired) = (self.next, self.next);
-        self.end = self.base + self.depth;
+        self.retired = self.next;
         out
     }
+}
+
+#[cold]
+#[inline(never)]
+fn not_posted(at: u64) -> ! {
+    panic!(
+        "the device completed work that was not posted: {:#x}",
+        at.rotate_right(TAG_BITS)
+    )
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ fn push<T, O>(ring: &mut Ring<T, O>, value: T) -> Result<u64, T> {
     match ring.vacant() {
         None => Err(value),
         Some(vacant) => {
-            let seq = vacant.seq();
+            let seq = vacant.id();
             vacant.fill(value);
             Ok(seq)
         }
@@ -41,9 +41,9 @@ fn a_flush_says_nothing_good_of_older_work_without_a_completion() {
         push(&mut r, v).unwrap();
     }
     for (seq, outcome) in [(1, "fine"), (2, "failed"), (4, "flushed")] {
-        assert_eq!(r.retire(seq, outcome), Some(seq + 1));
+        assert_eq!(r.retire(seq, outcome), Some(place(seq + 1)));
     }
-    let all: Vec<_> = std::iter::from_fn(|| r.pop(5)).collect();
+    let all: Vec<_> = std::iter::from_fn(|| r.pop(place(5))).collect();
     let want = [
         (0, None),
         (1, Some("fine")),
@@ -60,12 +60,12 @@ fn a_completion_retires_all_older_slots() {
     for v in ["a", "b", "c"] {
         push(&mut r, v).unwrap();
     }
-    assert_eq!(r.pop(3), None, "nothing is retired yet");
-    assert_eq!(r.retire(1, 9), Some(2));
+    assert_eq!(r.pop(place(3)), None, "nothing is retired yet");
+    assert_eq!(r.retire(1, 9), Some(place(2)));
     assert_eq!((r.in_flight(), r.retired_untaken(), r.free()), (1, 2, 1));
-    assert_eq!(r.pop(2), Some(("a", None)));
-    assert_eq!(r.pop(2), Some(("b", Some(9))));
-    assert_eq!(r.pop(2), None);
+    assert_eq!(r.pop(place(2)), Some(("a", None)));
+    assert_eq!(r.pop(place(2)), Some(("b", Some(9))));
+    assert_eq!(r.pop(place(2)), None);
     assert_eq!(
         r.retire(1, 9),
         None,
@@ -79,26 +79,30 @@ fn a_completion_retires_all_older_slots() {
 fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
     let mut r: Ring<u32, &str> = Ring::new(8, 0);
     (0..4).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert_eq!(r.retire(1, "failed"), Some(2));
-    assert_eq!(r.retire(3, "fine"), Some(4));
+    assert_eq!(r.retire(1, "failed"), Some(place(2)));
+    assert_eq!(r.retire(3, "fine"), Some(place(4)));
     // The newer token sees the older completion's outcome, not its own, on slot 1.
-    let seen: Vec<_> = std::iter::from_fn(|| r.pop(4)).collect();
+    let seen: Vec<_> = std::iter::from_fn(|| r.pop(place(4))).collect();
     assert_eq!(
         seen,
         [(0, None), (1, Some("failed")), (2, None), (3, Some("fine"))]
     );
     (4..8).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert_eq!(r.pop(8), None, "nothing in flight, whatever is asked");
-    assert_eq!(r.retire(5, "x"), Some(6));
-    assert_eq!(r.pop(2), None, "a token of before");
-    assert_eq!(r.pop(6), Some((4, None)));
-    assert_eq!(r.pop(8), Some((5, Some("x"))));
-    assert_eq!(r.pop(8), None);
+    assert_eq!(
+        r.pop(place(8)),
+        None,
+        "nothing in flight, whatever is asked"
+    );
+    assert_eq!(r.retire(5, "x"), Some(place(6)));
+    assert_eq!(r.pop(place(2)), None, "a token of before");
+    assert_eq!(r.pop(place(6)), Some((4, None)));
+    assert_eq!(r.pop(place(8)), Some((5, Some("x"))));
+    assert_eq!(r.pop(place(8)), None);
 }
 
 #[test]
 fn the_sequence_wraps_without_a_gap() {
-    let mut r: Ring<u32, ()> = Ring::new(3, SEQ_MASK - 1);
+    let mut r: Ring<u32, ()> = Ring::new(3, TAG | (SEQ_MASK - 1));
     for v in 0..100u32 {
         let seq = push(&mut r, v).unwrap();
         let end = r.retire(seq, ()).unwrap();
@@ -125,8 +129,14 @@ fn a_depth_of_zero_takes_nothing() {
     let mut r: Ring<u32, ()> = Ring::new(0, 5);
     assert_eq!(push(&mut r, 1), Err(1));
     assert_eq!(r.retire(5, ()), None);
-    assert_eq!((r.pop(6), r.redeem(5), r.pop_lost()), (None, None, None));
+    assert_eq!(
+        (r.pop(place(6)), r.redeem(5), r.pop_lost()),
+        (None, None, None)
+    );
 }
+
+/// That of a queue which is not the first.
+const TAG: u64 = 0x1234 << SEQ_BITS;
 
 /// The obvious implementation: what is in flight, what is done, by position since the start.
 #[derive(Default)]
@@ -184,20 +194,19 @@ fn first() -> impl Strategy<Value = u64> {
 proptest! {
     #[test]
     fn a_send_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
-        let mut ring: Ring<u32, u8> = Ring::new(depth, first);
+        let mut ring: Ring<u32, u8> = Ring::new(depth, TAG | first);
         let mut model = Model::default();
         for (value, (op, near, outcome)) in script.into_iter().enumerate() {
             let value = value as u32;
             let at = (model.oldest() + near).wrapping_sub(6);
-            let seq = first.wrapping_add(at) & SEQ_MASK;
+            let id = TAG | first.wrapping_add(at) & SEQ_MASK;
             match op {
                 0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
-                2 => prop_assert_eq!(ring.retire(seq, outcome).is_some(), model.retire(at, outcome)),
+                2 => prop_assert_eq!(ring.retire(id, outcome).is_some(), model.retire(at, outcome)),
                 _ => {
-                    let end = first.wrapping_add(at).wrapping_add(1);
-                    let covered = model.done.front().is_some_and(|d| first + d.0 < end);
+                    let covered = model.done.front().is_some_and(|d| d.0 as i64 <= at as i64);
                     let want = if covered { model.done.pop_front() } else { None };
-                    prop_assert_eq!(ring.pop(end), want.map(|d| (d.1, d.2)));
+                    prop_assert_eq!(ring.pop(place(id).wrapping_add(STEP)), want.map(|d| (d.1, d.2)));
                 }
             }
             prop_assert_eq!(ring.in_flight() as usize, model.flying.len());
@@ -209,18 +218,18 @@ proptest! {
 
     #[test]
     fn a_receive_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
-        let mut ring: Ring<u32, u8> = Ring::new(depth, first);
+        let mut ring: Ring<u32, u8> = Ring::new(depth, TAG | first);
         let mut model = Model::default();
         for (value, (op, near, _)) in script.into_iter().enumerate() {
             let value = value as u32;
             let at = (model.oldest() + near).wrapping_sub(6);
-            let seq = first.wrapping_add(at) & SEQ_MASK;
+            let id = TAG | first.wrapping_add(at) & SEQ_MASK;
             match op {
                 0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
                 2 => {
                     // The last that was retired is the one redeemed; the older ones stay, lost.
                     let want = if model.retire(at, 0) { model.done.pop_back() } else { None };
-                    prop_assert_eq!(ring.redeem(seq), want.map(|d| d.1));
+                    prop_assert_eq!(ring.redeem(id), want.map(|d| d.1));
                 }
                 _ => prop_assert_eq!(ring.pop_lost(), model.done.pop_front().map(|d| d.1)),
             }
@@ -250,4 +259,47 @@ fn what_panics_when_it_is_dropped_is_gone_all_the_same() {
     assert_eq!((r.retired_untaken(), r.free()), (1, 3));
     assert!(r.pop(end).is_some_and(|(bomb, _)| !bomb.0));
     assert_eq!(r.free(), 4);
+}
+
+#[test]
+fn what_is_settled_is_taken_without_its_outcome() {
+    let mut r: Ring<u32, u8> = Ring::new(4, TAG | SEQ_MASK);
+    let ids: Vec<_> = (0..4).map(|v| push(&mut r, v).unwrap()).collect();
+    assert_eq!(ids[..2], [TAG | SEQ_MASK, TAG], "the tag stays");
+    assert_eq!(r.differs_from_settling(ids[1]), 0);
+    r.settle(ids[1]);
+    assert_ne!(r.differs_from_settling(ids[2]), 0, "two wait to be taken");
+    assert_eq!(r.take_oldest(), Some((0, false)));
+    assert_eq!(r.take_oldest(), Some((1, true)));
+    assert_eq!(r.take_oldest(), None, "nothing in flight");
+    let other_tag = ids[2] ^ 1 << SEQ_BITS;
+    for id in [ids[0], ids[1], ids[3] + 1, other_tag] {
+        assert_ne!(r.differs_from_settling(id), 0, "{id:#x}");
+    }
+    assert_eq!(r.differs_from_settling(ids[3]), 0);
+    assert_eq!((r.in_flight(), r.free()), (2, 2));
+}
+
+#[test]
+fn the_next_receive_is_redeemed_in_order_only() {
+    let mut r: Ring<u32, u8> = Ring::new(4, TAG | 7);
+    let ids: Vec<_> = (0..3).map(|v| push(&mut r, v).unwrap()).collect();
+    assert_eq!(r.differs_from_next(ids[0]), 0);
+    for id in [ids[1], ids[0] - 1, ids[0] ^ 1 << SEQ_BITS] {
+        assert_ne!(r.differs_from_next(id), 0, "{id:#x}");
+    }
+    assert_eq!(r.redeem_next(), 0);
+    assert_eq!(r.redeem(ids[2]), Some(2));
+    // One was lost, and has to be taken first.
+    assert_ne!(r.differs_from_next(ids[2] + 1), 0);
+    assert_eq!(r.pop_lost(), Some(1));
+    assert_eq!(r.free(), 4);
+}
+
+#[test]
+#[should_panic = "work that was not posted"]
+fn a_device_that_completes_what_was_not_posted_is_not_believed() {
+    let mut r: Ring<u32, u8> = Ring::new(4, 0);
+    assert_eq!(r.differs_from_next(0), 0);
+    r.redeem_next();
 }

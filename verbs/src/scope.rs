@@ -14,59 +14,24 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ibverbs_sys::{ibv_send_flags, ibv_wr_opcode};
+use ibverbs_sys::ibv_wr_opcode;
 
-use crate::ring::{SEQ_BITS, SEQ_MASK};
-use crate::send_queue::check_mtu;
-use crate::tags::SCOPED_TAG;
+use crate::lent::{Lent, ScopeError};
+use crate::refusal::check_mtu;
 use crate::wr::{Kind, Op};
 use crate::{
-    Completion, Connected, Cq, Destination, Part, PartMut, PostErrorKind, Rc, RemoteRegion,
-    SendQueue, SgeList, WcError,
+    Connected, Cq, Destination, Part, PartMut, PostErrorKind, Rc, RemoteRegion, SendQueue, SgeList,
 };
 
 /// Lends a send queue to a closure, for work with borrowed memory; made by [`SendQueue::scope`].
 pub struct Scope<'scope, 'env: 'scope, T, K = Rc> {
-    state: RefCell<State<'env, T, K>>,
+    state: RefCell<Lent<'env, SendQueue<T, K>>>,
     // As std::thread::Scope: no other lifetimes than these, neither longer nor shorter.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
-
-struct State<'env, T, K> {
-    queue: *mut SendQueue<T, K>,
-    cq: *mut Cq,
-    /// Numbers of work that is not done.
-    flying: Vec<u64>,
-    failed: Option<WcError>,
-    broken: bool,
-    env: PhantomData<&'env ()>,
-}
-
-/// Work of a scope did not succeed, or there was no scope.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScopeError {
-    /// A piece of work failed, the first of them in this way.
-    #[error(transparent)]
-    Work(#[from] WcError),
-    /// The completion queue is not the send queue's. The closure was not called.
-    #[error("the send queue completes on another completion queue than the one given")]
-    OtherCompletionQueue,
-    /// The completion queue broke while work was outstanding; the queue pair was taken down to get the memory back. How the work ended
-    /// is not known.
-    #[error(
-        "the completion queue is broken: the queue pair was reset, and how its work ended is not known"
-    )]
-    Broken,
-}
-
-/// How long the error state is waited for before RESET.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl<T: Send + 'static, K> SendQueue<T, K> {
     /// Posts work with borrowed memory: all that `f` posts is done when this returns.
@@ -108,29 +73,13 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
             return Err(ScopeError::OtherCompletionQueue);
         }
         let scope = Scope {
-            state: RefCell::new(State {
-                queue: self,
-                cq,
-                flying: Vec::new(),
-                failed: None,
-                broken: false,
-                env: PhantomData,
-            }),
+            state: RefCell::new(Lent::new(self, cq)),
             scope: PhantomData,
             env: PhantomData,
         };
         let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
-        let mut state = scope.state.borrow_mut();
         // A panic within a method can have left nothing half done: each posts last, and notes first.
-        state.finish(result.is_err());
-        match result {
-            Err(panic) => resume_unwind(panic),
-            Ok(_) if state.broken => Err(ScopeError::Broken),
-            Ok(value) => match state.failed {
-                Some(error) => Err(error.into()),
-                None => Ok(value),
-            },
-        }
+        scope.state.borrow_mut().end(result)
     }
 }
 
@@ -143,7 +92,7 @@ impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
     ) -> Result<(), PostErrorKind> {
         let mut list = SgeList::new();
         parts.iter().for_each(|part| part.push_to(&mut list));
-        check_mtu(&list, to)?;
+        check_mtu(list.size(), to)?;
         if to.handle().pd() != self.state.borrow_mut().queue().half.core().pd() {
             return Err(PostErrorKind::OtherDomain);
         }
@@ -161,8 +110,14 @@ impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
         op: Op,
         operands: [u64; 2],
     ) -> Result<(), PostErrorKind> {
-        // SAFETY: the caller's contract; the state's own is that the scope waits.
-        unsafe { self.state.borrow_mut().post(kind, list, op, operands) }
+        // Each tells when it is done.
+        let op = op.signaled();
+        let mut state = self.state.borrow_mut();
+        let post = |queue: &mut SendQueue<T, K>, wr_id, flying| {
+            // SAFETY: the caller's contract; the scope waits.
+            unsafe { queue.post_scoped(kind, list, op, operands, wr_id, flying) }
+        };
+        state.post(post).map(drop)
     }
 
     /// Waits until all that was posted so far is done. What was lent stays lent until the end of the scope.
@@ -170,13 +125,7 @@ impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
     /// # Errors
     /// [`ScopeError`] when some of it failed.
     pub fn wait(&'scope self) -> Result<(), ScopeError> {
-        let mut state = self.state.borrow_mut();
-        state.finish(false);
-        match state.failed {
-            _ if state.broken => Err(ScopeError::Broken),
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        }
+        self.state.borrow_mut().wait()
     }
 
     /// Gives up: drives the queue pair to the error state, so that waiting ends soon. See [`SendQueue::set_error`].
@@ -190,7 +139,7 @@ impl<'scope, 'env, T: Send + 'static, K> Scope<'scope, 'env, T, K> {
 
     /// Work that is not known to be done.
     pub fn outstanding(&'scope self) -> usize {
-        self.state.borrow().flying.len()
+        self.state.borrow().outstanding()
     }
 }
 
@@ -328,96 +277,5 @@ impl<'scope, 'env, T: Send + 'static> Scope<'scope, 'env, T, Rc> {
                 operands,
             )
         }
-    }
-}
-
-/// The id of a new piece of work.
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed) & SEQ_MASK
-}
-
-impl<T: Send + 'static, K> State<'_, T, K> {
-    fn queue(&mut self) -> &mut SendQueue<T, K> {
-        // SAFETY: borrowed mutably by `SendQueue::scope`, which lends it to nobody else.
-        unsafe { &mut *self.queue }
-    }
-
-    fn cq(&mut self) -> &mut Cq {
-        // SAFETY: as above.
-        unsafe { &mut *self.cq }
-    }
-
-    /// # Safety
-    /// The memory stays lent in the way that `kind` needs until [`finish`](Self::finish) has returned.
-    unsafe fn post(
-        &mut self,
-        kind: Kind,
-        list: &mut SgeList,
-        mut op: Op,
-        operands: [u64; 2],
-    ) -> Result<(), PostErrorKind> {
-        // Each tells when it is done.
-        op.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
-        let (number, flying) = (next_number(), self.flying.len());
-        // Noted before it is posted: a panic in between costs a wait, not memory.
-        self.flying.push(number);
-        let wr_id = u64::from(SCOPED_TAG) << SEQ_BITS | number;
-        // SAFETY: the caller's contract.
-        let result = unsafe {
-            self.queue()
-                .post_scoped(kind, list, op, operands, wr_id, flying)
-        };
-        if result.is_err() {
-            self.flying.pop();
-        }
-        result
-    }
-
-    /// Waits for all of it.
-    fn finish(&mut self, give_up: bool) {
-        let mut deadline = None;
-        if give_up && !self.flying.is_empty() {
-            deadline = Some(Instant::now() + PATIENCE);
-            if self.queue().set_error().is_err() {
-                self.reset();
-            }
-        }
-        while !self.flying.is_empty() {
-            match self.cq().poll_device() {
-                Ok(Some(completion)) => self.note(completion),
-                Ok(None) if deadline.is_some_and(|at| Instant::now() > at) => self.reset(),
-                Ok(None) => std::thread::yield_now(),
-                Err(_) => {
-                    self.broken = true;
-                    self.reset();
-                }
-            }
-        }
-    }
-
-    fn note(&mut self, completion: Completion) {
-        let Some(number) = completion.scoped() else {
-            self.cq().keep(completion);
-            return;
-        };
-        let Some(at) = self.flying.iter().position(|flying| *flying == number) else {
-            return;
-        };
-        self.flying.remove(at);
-        if let Err(error) = completion.outcome() {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    /// The device lets go of everything, without completions.
-    #[cold]
-    fn reset(&mut self) {
-        if !self.queue().reset() {
-            // The memory would be given back while a device may write it. There is nobody to tell, and nothing to leak: it is lent.
-            std::process::abort();
-        }
-        self.broken = true;
-        self.flying.clear();
     }
 }

@@ -76,6 +76,45 @@ fn a_broken_completion_queue_costs_the_connection_and_not_the_memory() {
 }
 
 #[test]
+fn receives_are_had_back_from_a_broken_completion_queue_too() {
+    let (pd, mut cq, _tx, mut rx) = connected();
+    let mut lent = pd.register(vec![0; 4]).unwrap();
+    // SAFETY: the queue is alive, and its handle does not change.
+    let handle = unsafe { (*cq.shared().raw()).handle };
+    let e = rx.scope(&mut cq, |s| {
+        s.post(lent.part_mut(..).unwrap()).unwrap();
+        let _broken = inject(Fault::CqOverflow {
+            cq: Some(handle),
+            nth: 1,
+        });
+        let e = s.next().unwrap_err();
+        assert!(matches!(e, ScopeError::Broken), "{e}");
+        assert_eq!(s.outstanding(), 0);
+    });
+    assert!(matches!(e, Err(ScopeError::Broken)));
+    assert_eq!(LAST.get(), ibv_qp_state::IBV_QPS_RESET.0);
+    lent.copy_from_slice(b"mine");
+}
+
+#[test]
+fn what_one_half_resets_the_other_does_not_wait_for() {
+    let (pd, mut cq, mut tx, mut rx) = connected();
+    let mut lent = pd.register(vec![0; 4]).unwrap();
+    let e = rx.scope(&mut cq, |s| {
+        s.post(lent.part_mut(..).unwrap()).unwrap();
+        assert!(tx.reset());
+        let e = s.wait().unwrap_err();
+        assert!(matches!(e, ScopeError::Broken), "{e}");
+    });
+    assert!(matches!(e, Err(ScopeError::Broken)));
+    lent.copy_from_slice(b"mine");
+    assert!(matches!(
+        tx.send(lent).post().unwrap_err().kind(),
+        PostErrorKind::NotConnected
+    ));
+}
+
+#[test]
 fn where_the_error_state_is_refused_reset_is_not() {
     let (pd, mut cq, mut tx, _rx) = connected();
     let lent = pd.register(b"lent".to_vec()).unwrap();

@@ -53,6 +53,9 @@ impl SgeList {
     /// Segments longer than this are split by [`push_bytes`](Self::push_bytes).
     const LONGEST: usize = 1 << 31;
 
+    /// Less than that, and a number that fits into a comparison.
+    const SURELY_ONE: usize = Self::LONGEST - 4096;
+
     /// An empty list.
     #[inline]
     pub const fn new() -> SgeList {
@@ -66,7 +69,10 @@ impl SgeList {
     /// Adds a segment.
     #[inline(always)]
     pub fn push(&mut self, sge: Sge) {
-        if let Some(slot) = self.sges.get_mut(self.pushed) {
+        if self.pushed == 0 {
+            // Named by a constant: see `only`.
+            self.sges[0].write(sge);
+        } else if let Some(slot) = self.sges.get_mut(self.pushed) {
             slot.write(sge);
         }
         self.pushed += 1;
@@ -76,19 +82,24 @@ impl SgeList {
     /// Adds memory of any length, as one segment up to 2 GiB, else as several.
     #[inline(always)]
     pub fn push_bytes(&mut self, addr: u64, len: usize, lkey: LKey) {
-        if len <= Self::LONGEST {
+        if len <= Self::SURELY_ONE {
             self.push(Sge {
                 addr,
                 len: len as u32,
                 lkey,
             });
         } else {
-            self.push_long(addr, len, lkey);
+            // By value: a list that was lent to a function out of sight is one that the compiler knows nothing of any more, and what it is
+            // asked for later would be read back from memory, in every post.
+            *self = std::mem::take(self).with_long(addr, len, lkey);
         }
     }
 
+    // C's calling convention, since what is called by it does not unwind: so nothing has to be kept in memory for that.
+    #[allow(improper_ctypes_definitions, reason = "it is called from here only")]
     #[cold]
-    fn push_long(&mut self, mut addr: u64, mut len: usize, lkey: LKey) {
+    #[inline(never)]
+    extern "C" fn with_long(mut self, mut addr: u64, mut len: usize, lkey: LKey) -> SgeList {
         while len > 0 {
             let part = len.min(Self::LONGEST);
             self.push(Sge {
@@ -99,6 +110,7 @@ impl SgeList {
             addr += part as u64;
             len -= part;
         }
+        self
     }
 
     /// Segments pushed, the ones that found no room included.
@@ -117,6 +129,31 @@ impl SgeList {
     #[inline]
     pub fn total_len(&self) -> u64 {
         self.bytes
+    }
+
+    /// Both of these. Asked for at once, before anything else is done: then it costs nothing where the compiler has seen what was pushed.
+    #[inline(always)]
+    pub(crate) fn size(&self) -> Size {
+        Size {
+            count: self.pushed,
+            len: self.bytes,
+        }
+    }
+
+    /// The segment, if it is one: as the verbs take it, outside of the list. A list of which nothing but this is used needs no memory where the
+    /// compiler has seen it made.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<ibv_sge> {
+        if self.pushed != 1 {
+            return None;
+        }
+        // SAFETY: `push` wrote as many, from the first on.
+        let Sge { addr, len, lkey } = unsafe { self.sges[0].assume_init() };
+        Some(ibv_sge {
+            addr,
+            length: len,
+            lkey: lkey.0,
+        })
     }
 
     /// Whether more segments were pushed than the list holds.
@@ -138,6 +175,13 @@ impl SgeList {
     pub(crate) fn as_sys(&mut self) -> *mut ibv_sge {
         self.sges.as_mut_ptr().cast()
     }
+}
+
+/// What a list adds up to.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) count: usize,
+    pub(crate) len: u64,
 }
 
 impl Default for SgeList {

@@ -267,10 +267,7 @@ impl<T: Send + 'static> SharedRecvQueue<T> {
         let Some(buffer) = self.slots().redeem(completion.slot()) else {
             return Err(Stale { completion, queue });
         };
-        Ok(match completion.outcome() {
-            Ok(wc) => Ok(Received::new(buffer, wc, self.header)),
-            Err(error) => Err(RecvError::new(buffer, error)),
-        })
+        Ok(Received::of(buffer, &completion, self.header))
     }
 
     /// Asks for one [event](crate::AsyncEvent::SharedLimit) when fewer than `limit` receives are left in the device; 0 takes it

@@ -4,7 +4,9 @@ use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use std::marker::PhantomData;
 
-use crate::{Batch, Destination, Gather, PostError, RemoteRegion, SendQueue, SgeList, StoredAs};
+use crate::{
+    Batch, Destination, Gather, PostError, RKey, RemoteRegion, SendQueue, SgeList, StoredAs,
+};
 
 /// Memory that the device will read: a send or WRITE.
 pub struct Outgoing<T>(pub(crate) T);
@@ -35,6 +37,14 @@ pub enum Kind {
     Atomic,
     /// The device reads it, and sends it where the operands say.
     Datagram,
+}
+
+impl Kind {
+    /// Whether something comes back: there must be room for that on both sides.
+    #[inline(always)]
+    pub(crate) fn fetches(self) -> bool {
+        matches!(self, Kind::Read | Kind::Atomic)
+    }
 }
 
 /// What a work request carries, and how the queue holds it.
@@ -102,6 +112,9 @@ pub trait Carries {}
 
 impl<T: Gather> Carries for Outgoing<T> {}
 
+/// An [`Op`] on its way to what is seldom needed.
+pub(crate) struct OpWords([u64; 5]);
+
 /// The parts of a work request that do not depend on its memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Op {
@@ -124,6 +137,58 @@ impl Op {
             imm: 0,
             remote,
         }
+    }
+
+    /// In words, for a call of what is seldom needed: see [`Completion::into_words`](crate::Completion::into_words).
+    #[inline(always)]
+    pub(crate) fn into_words(self) -> OpWords {
+        let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let remote = self.remote.unwrap_or(RemoteRegion {
+            addr: 0,
+            len: 0,
+            rkey: RKey(0),
+        });
+        OpWords([
+            both(self.opcode.0, self.flags),
+            both(self.imm, self.remote.is_some().into()),
+            remote.addr,
+            remote.len,
+            remote.rkey.0.into(),
+        ])
+    }
+
+    /// The reverse of [`into_words`](Self::into_words).
+    pub(crate) fn from_words(words: OpWords) -> Op {
+        let [how, imm, addr, len, rkey] = words.0;
+        let remote = RemoteRegion {
+            addr,
+            len,
+            rkey: RKey(rkey as u32),
+        };
+        Op {
+            opcode: ibv_wr_opcode(how as u32),
+            flags: (how >> 32) as u32,
+            imm: imm as u32,
+            remote: (imm >> 32 != 0).then_some(remote),
+        }
+    }
+
+    /// With a completion of its own.
+    #[inline(always)]
+    pub(crate) fn signaled(mut self) -> Op {
+        self.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        self
+    }
+
+    /// Bytes there are at the other end, where it says.
+    #[inline(always)]
+    pub(crate) fn remote_len(&self) -> u64 {
+        self.remote.map_or(u64::MAX, |remote| remote.len)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0
     }
 
     /// The request as the verbs take it; the segments are the list's.
@@ -157,27 +222,6 @@ impl Op {
     }
 }
 
-/// A request that is written anew for each post, in the members that the operation has: the others hold what an earlier one left, and
-/// no device looks at them. So none of it has to be zeroed each time.
-pub(crate) struct Template(ibv_send_wr);
-
-// SAFETY: the pointer in it is set when the request is posted, and not followed afterwards.
-unsafe impl Send for Template {}
-// SAFETY: nothing is reached through a shared reference.
-unsafe impl Sync for Template {}
-
-impl Template {
-    pub(crate) fn new() -> Template {
-        Template(ibv_send_wr::default())
-    }
-
-    /// To be filled and posted; `next` is null.
-    #[inline(always)]
-    pub(crate) fn get(&mut self) -> &mut ibv_send_wr {
-        &mut self.0
-    }
-}
-
 /// A work request that is not posted yet: made by [`SendQueue::send`], [`write`](SendQueue::write), [`read`](SendQueue::read),
 /// [`compare_and_swap`](SendQueue::compare_and_swap) and [`fetch_and_add`](SendQueue::fetch_and_add), finished by [`post`](Self::post); or by those of
 /// the same names of a [`Batch`], finished by [`add`](Self::add). Dropping it drops the buffer.
@@ -188,6 +232,50 @@ pub struct Wr<'q, T, W = Outgoing<T>, Q = SendQueue<T>> {
     work: W,
     op: Op,
     holds: PhantomData<T>,
+}
+
+// As the methods of the same names of queues and batches.
+
+impl<'q, T: Gather, Q> Wr<'q, T, Outgoing<T>, Q> {
+    #[inline(always)]
+    pub(crate) fn send(queue: &'q mut Q, work: T) -> Self {
+        Wr::new(
+            queue,
+            Outgoing(work),
+            Op::new(ibv_wr_opcode::IBV_WR_SEND, None),
+        )
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(queue: &'q mut Q, work: T, remote: RemoteRegion) -> Self {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
+        Wr::new(queue, Outgoing(work), op)
+    }
+}
+
+impl<'q, T: Send + 'static, S: StoredAs<T>, Q> Wr<'q, T, Incoming<S>, Q> {
+    #[inline(always)]
+    pub(crate) fn read(queue: &'q mut Q, into: S, remote: RemoteRegion) -> Self {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote));
+        Wr::new(queue, Incoming(into), op)
+    }
+}
+
+impl<'q, T: Send + 'static, S: StoredAs<T>, Q> Wr<'q, T, Word<S>, Q> {
+    pub(crate) fn compare_and_swap(
+        queue: &'q mut Q,
+        into: S,
+        remote: RemoteRegion,
+        operands: [u64; 2],
+    ) -> Self {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, Some(remote));
+        Wr::new(queue, Word::new(into, operands), op)
+    }
+
+    pub(crate) fn fetch_and_add(queue: &'q mut Q, into: S, remote: RemoteRegion, add: u64) -> Self {
+        let op = Op::new(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(remote));
+        Wr::new(queue, Word::new(into, [add, 0]), op)
+    }
 }
 
 impl<'q, T: Send + 'static, W: Work<T>, Q> Wr<'q, T, W, Q> {
@@ -206,7 +294,7 @@ impl<'q, T: Send + 'static, W: Work<T>, Q> Wr<'q, T, W, Q> {
     #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
     pub fn signaled(mut self) -> Self {
-        self.op.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        self.op = self.op.signaled();
         self
     }
 

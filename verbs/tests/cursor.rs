@@ -137,8 +137,8 @@ fn what_a_scope_or_a_wait_met_comes_first() {
         .unwrap();
     let mut poll = cq.start_poll().unwrap();
     let first = poll.next().unwrap();
-    // Nobody looked at the clock for it.
-    assert_eq!((first.completion_ticks(), first.wall_clock()), (None, None));
+    // With its times, though the scope was not interested in them.
+    assert!(first.completion_ticks().is_some() && first.wall_clock().is_some());
     assert!(first.is_ok());
 }
 

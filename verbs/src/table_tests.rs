@@ -1,0 +1,162 @@
+//! Tables and registrations of devices that answer otherwise: the user-space device with single functions replaced.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ibverbs_sys::{Api, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd};
+
+use crate::fault_tests::{fail_after, fails, open, set_errno};
+use crate::*;
+
+unsafe extern "C" fn a_partition(
+    _: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if fails() {
+        set_errno(libc::EIO);
+        return -1;
+    }
+    assert_eq!((port, index), (1, 0));
+    // SAFETY: the caller's result.
+    unsafe { *pkey = 0x8001u16.to_be() };
+    0
+}
+
+#[test]
+fn partition_keys_are_in_host_byte_order() {
+    let ctx = open(|api| api.ibv_query_pkey = a_partition);
+    fail_after(1);
+    assert_eq!(ctx.pkey_table(1).unwrap(), [0x8001]);
+    let e = ctx.pkey_table(1).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    assert!(e.to_string().contains("index 0"), "{e}");
+}
+
+/// Grants the change, under new keys.
+unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    _: *mut ibv_pd,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+) -> c_int {
+    assert_eq!(flags, 4, "only the access");
+    if fails() {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: a region of the caller's.
+    unsafe { ((*mr).lkey, (*mr).rkey) = (77, 78) };
+    0
+}
+
+#[test]
+fn a_changed_registration_has_its_new_keys_and_a_refused_one_the_old() {
+    let ctx = open(|api| api.ibv_rereg_mr = Some(rereg_mr));
+    let pd = ctx.alloc_pd().unwrap();
+    let mut region = pd.region(vec![0; 8], Access::LOCAL_WRITE).unwrap();
+    let before = region.lkey();
+    fail_after(0);
+    let e = region.change_access(Access::REMOTE_READ).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EINVAL));
+    assert!(e.to_string().contains("code -1"), "{e}");
+    assert_eq!(
+        (region.lkey(), region.access()),
+        (before, Access::LOCAL_WRITE)
+    );
+    fail_after(1);
+    region.change_access(Access::REMOTE_WRITE).unwrap();
+    assert_eq!(region.lkey(), LKey(77));
+    let remote = region.remote().unwrap();
+    assert_eq!((remote.rkey, remote.len), (RKey(78), 8));
+    let mut without = open(|api| {
+        api.ibv_rereg_mr = None;
+        api.ibv_reg_mr_iova2 = None;
+    })
+    .alloc_pd()
+    .unwrap()
+    .region(vec![0; 8], Access::LOCAL_WRITE)
+    .unwrap();
+    let e = without.change_access(Access::REMOTE_READ).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    let pd = without.pd().clone();
+    let e = pd
+        .region_at(vec![0; 8], Access::LOCAL_WRITE, 4096)
+        .unwrap_err();
+    assert!(matches!(e.into_error(), Error::Unsupported { .. }));
+}
+
+/// Says that there are two devices, and names none.
+unsafe extern "C" fn null_devices(len: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: the caller's own.
+    unsafe { *len = 2 };
+    Box::leak(Box::new([std::ptr::null_mut(); 3])).as_mut_ptr()
+}
+
+unsafe extern "C" fn free_nothing(_: *mut *mut ibv_device) {}
+
+#[test]
+fn null_devices_are_no_devices() {
+    let api = Box::leak(Box::new(Api {
+        ibv_get_device_list: null_devices,
+        ibv_free_device_list: free_nothing,
+        ..*softverbs::api()
+    }));
+    assert!(list::of(api).is_empty());
+}
+
+unsafe extern "C" fn no_name(_: *mut ibv_device) -> *const c_char {
+    std::ptr::null()
+}
+
+unsafe extern "C" fn no_context(_: *mut ibv_device) -> *mut ibv_context {
+    set_errno(libc::ENODEV);
+    std::ptr::null_mut()
+}
+
+#[test]
+fn a_device_without_a_name_or_one_that_cannot_be_opened_is_an_error_at_worst() {
+    let nameless = Box::leak(Box::new(Api {
+        ibv_get_device_name: no_name,
+        ..*softverbs::api()
+    }));
+    let devices = list::of(nameless);
+    assert_eq!((devices.len(), devices[0].name()), (1, ""));
+    let gone = Box::leak(Box::new(Api {
+        ibv_open_device: no_context,
+        ..*softverbs::api()
+    }));
+    let e = list::of(gone)[0].open().unwrap_err();
+    assert!(e.to_string().contains("ibv_open_device"), "{e}");
+}
+
+unsafe extern "C" fn no_cq(
+    _: *mut ibv_context,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    set_errno(libc::ENOMEM);
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn no_channel(_: *mut ibv_context) -> *mut ibv_comp_channel {
+    set_errno(libc::EMFILE);
+    std::ptr::null_mut()
+}
+
+#[test]
+fn what_the_device_does_not_make_is_an_error() {
+    let ctx = open(|api| {
+        api.ibv_create_cq = no_cq;
+        api.ibv_create_comp_channel = no_channel;
+    });
+    let e = ctx.cq(4).build().unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::ENOMEM));
+    assert!(e.to_string().contains("ibv_create_cq"), "{e}");
+    let e = ctx.channel().unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EMFILE));
+}
