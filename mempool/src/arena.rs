@@ -1,33 +1,40 @@
 //! Arenas: memory that is registered as one piece, and where it comes from.
 
 use crate::Kind;
+use crate::limits::LimitError;
 use crate::size::{CHUNK, PAGE};
+use crate::slab::Chunk;
+use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use verbs::{LKey, RemoteRegion};
 
 /// Length of the first arena of a kind, in bytes. Each further one is twice as long, up to [`LARGEST`].
 pub(crate) const FIRST: usize = 4 << 20;
 /// Length of the largest arena that is shared by several allocations, in bytes.
 pub(crate) const LARGEST: usize = 64 << 20;
+/// How many chunks the largest has.
+const CHUNKS: usize = LARGEST / CHUNK;
 
 const _: () = {
     assert!(FIRST.is_multiple_of(CHUNK) && LARGEST.is_multiple_of(FIRST));
-    assert!(LARGEST / CHUNK <= u32::BITS as usize);
+    assert!(CHUNKS <= u32::BITS as usize);
 };
 
 /// Registered memory of fixed address and length; released when dropped.
 ///
 /// # Safety
-/// `as_ptr()..+len` is readable and writable memory, aligned to a page and initialised, that this process alone touches (other
-/// than through the device, as the kind allows) and that stays where it is until the value is dropped.
+/// `as_ptr()..+len` is readable and writable memory, initialised, that this process alone touches (other than through the device, as the
+/// kind allows) and that stays where it is until the value is dropped. Memory of others may be touched by them where it is only seen
+/// as cells.
 pub(crate) unsafe trait ArenaMemory: Send + Sync + fmt::Debug {
     fn as_ptr(&self) -> NonNull<u8>;
     fn len(&self) -> usize;
-    fn lkey(&self) -> LKey;
+    /// The key of each of the pool's devices, in their order; at least one.
+    fn lkeys(&self) -> Box<[LKey]>;
     /// What peers can reach all of the arena by, if that was asked for.
     fn remote(&self) -> Option<RemoteRegion>;
     /// Puts memory behind the range (within the arena), so that touching it neither faults nor fails.
@@ -42,6 +49,11 @@ pub(crate) trait ArenaSource: Send + Sync + fmt::Debug {
     fn huge_pages(&self) -> crate::stats::HugePages {
         crate::stats::HugePages::NotAsked
     }
+
+    /// What became of the wish for a NUMA node.
+    fn numa(&self) -> crate::stats::NumaPlacement {
+        crate::stats::NumaPlacement::NotAsked
+    }
 }
 
 /// Why memory for the pool could not be had.
@@ -53,6 +65,9 @@ pub enum ArenaError {
         "cannot make a memory file: {0}; check free memory, the cgroup's limit and `ulimit -n`"
     )]
     Create(#[source] io::Error),
+    /// A limit was found to be in the way before anything was tried.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// The device refused to register the memory.
     #[error(transparent)]
     Register(verbs::Error),
@@ -61,43 +76,107 @@ pub enum ArenaError {
     Populate(#[source] io::Error),
 }
 
+/// What an arena is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Chunks for anybody.
+    Shared,
+    /// One allocation, which takes all of it.
+    Dedicated,
+    /// Memory that is not the pool's.
+    Adopted,
+}
+
 /// An arena with the account of its chunks.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    pub lkey: LKey,
     pub remote: Option<RemoteRegion>,
-    /// Made for one allocation, which takes all of it.
-    pub dedicated: bool,
+    what: Use,
+    lkeys: Box<[LKey]>,
     base: NonNull<u8>,
     len: usize,
-    /// One bit per free chunk. Under the depot's lock.
+    /// One bit per free chunk. Under the depot's lock, as the next.
     free: AtomicU32,
+    /// What each chunk that is not free belongs to, if it was cut.
+    chunks: [Cell<*const Chunk>; CHUNKS],
+    /// Whether anything of it was handed out since somebody last asked.
+    used: AtomicBool,
     memory: Box<dyn ArenaMemory>,
 }
 
-// SAFETY: the address is only computed with here; what the memory behind it may be used for is the slabs' matter.
+// SAFETY: the address is only computed with here, and what the memory behind it may be used for is the slabs' matter; the chunks are
+// looked at under the depot's lock.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub fn new(dedicated: bool, memory: Box<dyn ArenaMemory>) -> Arc<Arena> {
-        debug_assert_eq!(memory.as_ptr().addr().get() % PAGE, 0);
+    pub fn new(what: Use, memory: Box<dyn ArenaMemory>) -> Arc<Arena> {
+        debug_assert!(what == Use::Adopted || memory.as_ptr().addr().get() % PAGE == 0);
         let len = memory.len();
-        let free = if dedicated { 0 } else { mask(len / CHUNK) };
+        let free = match what {
+            Use::Shared => mask(len / CHUNK),
+            Use::Dedicated | Use::Adopted => 0,
+        };
         Arc::new(Arena {
-            lkey: memory.lkey(),
             remote: memory.remote(),
-            dedicated,
+            what,
+            lkeys: memory.lkeys(),
             base: memory.as_ptr(),
             len,
             free: AtomicU32::new(free),
+            chunks: [const { Cell::new(ptr::null()) }; CHUNKS],
+            used: AtomicBool::new(true),
             memory,
         })
     }
 
+    /// The key of the pool's first device.
+    pub fn lkey(&self) -> LKey {
+        self.lkeys[0]
+    }
+
+    /// The keys of all devices.
+    pub fn lkeys(&self) -> &[LKey] {
+        &self.lkeys
+    }
+
+    /// Made for one allocation, which takes all of it.
+    pub fn is_dedicated(&self) -> bool {
+        self.what != Use::Shared
+    }
+
+    /// Whether it is memory that is not the pool's.
+    pub fn is_adopted(&self) -> bool {
+        self.what == Use::Adopted
+    }
+
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    pub fn mark_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anything of it was handed out since this was last asked.
+    pub fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes (or forgets, if null) what a chunk belongs to. Under the depot's lock, as the next.
+    pub fn note(&self, first: usize, chunk: *const Chunk) {
+        if let Some(slot) = self.chunks.get(first) {
+            slot.set(chunk);
+        }
+    }
+
+    /// What its chunks belong to: number and chunk, each once.
+    pub fn cut(&self) -> impl Iterator<Item = (usize, NonNull<Chunk>)> {
+        let noted = |(at, slot): (usize, &Cell<*const Chunk>)| {
+            Some((at, NonNull::new(slot.get().cast_mut())?))
+        };
+        self.chunks.iter().enumerate().filter_map(noted)
     }
 
     pub fn chunk_base(&self, chunk: usize) -> NonNull<u8> {
@@ -130,10 +209,15 @@ impl Arena {
 
     /// Gives back what [`take_chunks`](Arena::take_chunks) gave.
     pub fn put_chunks(&self, (first, count): (usize, usize)) {
-        if !self.dedicated {
+        if !self.is_dedicated() {
             let free = self.free.load(Ordering::Relaxed) | mask(count) << first;
             self.free.store(free, Ordering::Relaxed);
         }
+    }
+
+    /// Whether that chunk is free.
+    pub fn is_free(&self, chunk: usize) -> bool {
+        self.free.load(Ordering::Relaxed) >> chunk & 1 == 1
     }
 
     pub fn free_chunks(&self) -> usize {
@@ -142,7 +226,7 @@ impl Arena {
 
     /// Whether none of its chunks is in use. (A dedicated arena is always in use, until it leaves its depot.)
     pub fn is_idle(&self) -> bool {
-        !self.dedicated && self.free_chunks() == self.len / CHUNK
+        !self.is_dedicated() && self.free_chunks() == self.len / CHUNK
     }
 }
 

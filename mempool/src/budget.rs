@@ -1,10 +1,9 @@
 //! Budgets: limits that keep one use of the pool from starving another.
 //!
 //! A budget counts slab bytes outside the depots: what users hold, and the small stock that threads keep at
-//! hand. Charging is a compare-and-swap per batch, never per allocation.
+//! hand. Accounts are kept by the [ledger](crate::ledger).
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which budget an allocation is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,26 +20,106 @@ pub enum BudgetKind {
 impl BudgetKind {
     /// All of them, in the order of their numbers.
     pub const ALL: [BudgetKind; 3] = [BudgetKind::User, BudgetKind::Receive, BudgetKind::Control];
+
+    /// Its name: `user`, `receive` or `control`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BudgetKind::User => "user",
+            BudgetKind::Receive => "receive",
+            BudgetKind::Control => "control",
+        }
+    }
 }
 
 impl fmt::Display for BudgetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            BudgetKind::User => "user",
-            BudgetKind::Receive => "receive",
-            BudgetKind::Control => "control",
-        })
+        f.pad(self.name())
+    }
+}
+
+/// Names a budget of a pool in calls that allocate: one of the three, or one with a name
+/// ([`Pool::budget_named`](crate::Pool::budget_named)).
+///
+/// Of another pool, it names whatever has that number here, or is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BudgetId(u8);
+
+impl BudgetId {
+    pub(crate) const fn of(kind: BudgetKind) -> BudgetId {
+        BudgetId(kind as u8)
+    }
+
+    pub(crate) fn from_index(index: usize) -> BudgetId {
+        debug_assert!(index < Budget::MOST);
+        BudgetId(index as u8)
+    }
+
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl From<BudgetKind> for BudgetId {
+    #[inline]
+    fn from(kind: BudgetKind) -> BudgetId {
+        BudgetId::of(kind)
+    }
+}
+
+/// Which budget a named one is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BudgetParent {
+    /// One of the three.
+    Kind(BudgetKind),
+    /// Another with a name.
+    Name(&'static str),
+}
+
+impl From<BudgetKind> for BudgetParent {
+    fn from(kind: BudgetKind) -> BudgetParent {
+        BudgetParent::Kind(kind)
+    }
+}
+
+impl From<&'static str> for BudgetParent {
+    fn from(name: &'static str) -> BudgetParent {
+        BudgetParent::Name(name)
     }
 }
 
 /// A limit for one kind of use, given to [`PoolBuilder::budget`](crate::PoolBuilder::budget).
+///
+/// ```
+/// # use mempool::{Budget, BudgetKind, Kind, Pool};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pd = verbs::Device::open_spec("soft0")?.alloc_pd()?;
+/// let pool = Pool::builder(&pd)
+///     .budget(Budget::user(64 << 20))
+///     .budget(Budget::named("index", BudgetKind::User, 32 << 20).reserve(8 << 20))
+///     .build()?;
+/// let index = pool.budget_named("index").expect("made above");
+/// let page = pool.alloc_in(index, Kind::Private, 4096)?; // counts for "index" and for the user
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    pub(crate) kind: BudgetKind,
+    pub(crate) which: Which,
     pub(crate) limit: u64,
+    pub(crate) reserve: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    Root(BudgetKind),
+    Named(&'static str, BudgetParent),
 }
 
 impl Budget {
+    /// How many budgets a pool can have, the three included.
+    pub const MOST: usize = 16;
+
     /// At most `bytes` in slabs for the application.
     pub const fn user(bytes: u64) -> Budget {
         Budget::of(BudgetKind::User, bytes)
@@ -58,104 +137,30 @@ impl Budget {
 
     /// At most `bytes` in slabs for `kind`.
     pub const fn of(kind: BudgetKind, bytes: u64) -> Budget {
-        Budget { kind, limit: bytes }
+        Budget {
+            which: Which::Root(kind),
+            limit: bytes,
+            reserve: 0,
+        }
+    }
+
+    /// A budget of its own within another: what is charged to it counts for both, and neither may exceed its limit.
+    pub fn named(name: &'static str, parent: impl Into<BudgetParent>, bytes: u64) -> Budget {
+        Budget {
+            which: Which::Named(name, parent.into()),
+            limit: bytes,
+            reserve: 0,
+        }
+    }
+
+    /// Of the budget it is part of, `bytes` that nobody else gets, used or not.
+    ///
+    /// The three are part of the pool, whose limit is [`PoolBuilder::limit`](crate::PoolBuilder::limit).
+    pub const fn reserve(mut self, bytes: u64) -> Budget {
+        self.reserve = bytes;
+        self
     }
 
     /// The limits of a pool that sets none, by [`BudgetKind`].
     pub(crate) const DEFAULTS: [u64; 3] = [256 << 20, 64 << 20, 16 << 20];
-}
-
-/// Running account of one budget.
-#[derive(Debug)]
-pub(crate) struct Account {
-    limit: u64,
-    charged: AtomicU64,
-    peak: AtomicU64,
-    refusals: AtomicU64,
-}
-
-impl Account {
-    pub fn new(limit: u64) -> Self {
-        Account {
-            limit,
-            charged: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
-            refusals: AtomicU64::new(0),
-        }
-    }
-
-    /// Charges up to `count` slabs of `size` bytes and says how many fit.
-    pub fn charge(&self, size: usize, count: usize) -> usize {
-        let size = size as u64;
-        let mut charged = self.charged.load(Ordering::Relaxed);
-        loop {
-            let room = self.limit.saturating_sub(charged) / size;
-            let fit = room.min(count as u64);
-            if fit == 0 {
-                return 0;
-            }
-            let after = charged + fit * size;
-            match self.charged.compare_exchange_weak(
-                charged,
-                after,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => {
-                    self.peak.fetch_max(after, Ordering::Relaxed);
-                    return fit as usize;
-                }
-                Err(now) => charged = now,
-            }
-        }
-    }
-
-    pub fn refund(&self, bytes: u64) {
-        let before = self.charged.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "refund of what was never charged");
-    }
-
-    pub fn refused(&self) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    pub fn charged(&self) -> u64 {
-        self.charged.load(Ordering::Relaxed)
-    }
-
-    pub fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
-    }
-
-    pub fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn charges_what_fits_and_never_more() {
-        let account = Account::new(1000);
-        assert_eq!(account.charge(300, 2), 2);
-        assert_eq!(account.charge(300, 2), 1);
-        assert_eq!(account.charge(300, 2), 0);
-        assert_eq!((account.charged(), account.peak()), (900, 900));
-        account.refund(600);
-        assert_eq!(account.charge(100, 99), 7);
-        assert_eq!((account.charged(), account.peak()), (1000, 1000));
-    }
-
-    #[test]
-    fn a_limit_of_zero_and_one_without_end() {
-        assert_eq!(Account::new(0).charge(64, 1), 0);
-        let endless = Account::new(u64::MAX);
-        assert_eq!(endless.charge(1 << 30, 1000), 1000);
-    }
 }

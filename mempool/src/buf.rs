@@ -45,6 +45,10 @@ impl Buf {
         Buf(Handle::empty())
     }
 
+    pub(crate) fn as_handle(&self) -> &Handle {
+        &self.0
+    }
+
     pub(crate) fn from_unique(handle: Handle) -> Buf {
         Buf(handle)
     }

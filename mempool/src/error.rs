@@ -2,7 +2,8 @@
 
 use crate::arena::ArenaError;
 use crate::size::MAX_LEN;
-use crate::{BudgetKind, Kind};
+use crate::{Budget, BudgetKind, Kind};
+use std::io;
 
 /// A pool could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -10,34 +11,112 @@ use crate::{BudgetKind, Kind};
 pub enum PoolError {
     /// A budget's limit is smaller than the smallest slab, so that nothing could ever be allocated from it.
     #[error(
-        "the {budget} budget of {limit} bytes is smaller than a slab (64 bytes); raise it, or set it to 0 to forbid its use"
+        "the {name} budget of {limit} bytes is smaller than a slab (64 bytes); raise it, or set it to 0 to forbid its use"
     )]
     BudgetTooSmall {
-        /// The budget.
+        /// The budget, or which of the three it is part of.
         budget: BudgetKind,
+        /// Its name.
+        name: &'static str,
         /// Its limit in bytes.
         limit: u64,
     },
+    /// A budget's reserve, or those of the budgets within it together, are more than its limit.
+    #[error(
+        "{reserved} bytes are reserved within the {name} budget, whose limit is {limit}; raise the limit, or reserve less"
+    )]
+    ReserveTooLarge {
+        /// Name of the budget; "pool" for the pool's limit.
+        name: &'static str,
+        /// Bytes reserved.
+        reserved: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A named budget is part of one that was not given before it.
+    #[error("the {name} budget is part of {parent:?}, which there is not; give that one first")]
+    NoSuchParent {
+        /// Name of the budget.
+        name: &'static str,
+        /// Name of the one that is missing.
+        parent: &'static str,
+    },
+    /// Two budgets have the same name and different parents.
+    #[error("there are two budgets of the name {name:?}; rename one")]
+    NameTaken {
+        /// The name.
+        name: &'static str,
+    },
+    /// There are too many budgets.
+    #[error(
+        "the {name} budget is one too many: a pool has {}, three of which have no name",
+        Budget::MOST
+    )]
+    TooManyBudgets {
+        /// Name of the first that is too many.
+        name: &'static str,
+    },
+    /// The same protection domain was given twice.
+    #[error(
+        "a protection domain of {device} was given twice; each one needs to be named once only"
+    )]
+    SameDomain {
+        /// The device.
+        device: String,
+    },
+    /// There are too many devices.
+    #[error(
+        "a pool registers its memory with at most {} devices",
+        crate::DeviceSlot::MOST
+    )]
+    TooManyDevices,
+    /// The environment asks for a debug mode that there is not.
+    #[error(
+        "VERBATIM_POOL_DEBUG is {value:?}; 0 is off, 1 is on, a larger number is how many freed buffers are kept out of use"
+    )]
+    DebugVariable {
+        /// What it says.
+        value: String,
+    },
+    /// The thread that makes the pool grow could not be started.
+    #[error("cannot start the thread that grows the pool: {0}; check `ulimit -u`, or do without")]
+    Thread(#[source] io::Error),
 }
 
 /// An allocation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The budget has no room for one more slab of that size. Other budgets are not affected.
+    /// The budget, or one that it is part of, has no room for one more slab of that size, or others wait for what room there is. Budgets that are not part
+    /// of the same one are not affected.
     #[error(
-        "the {budget} budget is exhausted: {in_use} of {limit} bytes in use, {asked} more asked for; drop buffers or raise the budget"
+        "the {name} budget is exhausted: {in_use} of {limit} bytes in use, {asked} more asked for; drop buffers, wait for them (Pool::alloc_deadline) or raise the budget"
     )]
     BudgetExhausted {
-        /// The budget.
+        /// Which of the three budgets was to be charged, by itself or by one within it.
         budget: BudgetKind,
+        /// Name of the budget that has no room.
+        name: &'static str,
         /// Its limit in bytes.
         limit: u64,
-        /// Bytes in use, the stock that threads keep at hand included.
+        /// Bytes in use, the stock that threads keep at hand and what is reserved for budgets within it included.
         in_use: u64,
         /// Bytes that the allocation needs ([`slab_size`](crate::slab_size) of its length).
         asked: u64,
     },
+    /// The budget had no room until the deadline.
+    #[error(
+        "the {name} budget had no room for {asked} bytes until the deadline; drop buffers earlier, wait longer or raise the budget"
+    )]
+    Deadline {
+        /// Name of the budget that has no room.
+        name: &'static str,
+        /// Bytes that the allocation needs.
+        asked: u64,
+    },
+    /// The budget is none of this pool's.
+    #[error("the budget is not one of this pool; ask the pool for it by its name")]
+    NoSuchBudget,
     /// The length is above what a pool ever gives.
     #[error(
         "{asked} bytes are more than the {MAX_LEN} that one allocation can have; use several segments"
@@ -66,4 +145,4 @@ pub enum AllocError {
     NotReady,
 }
 
-const _: () = assert!(size_of::<AllocError>() <= 40);
+const _: () = assert!(size_of::<AllocError>() <= 48);

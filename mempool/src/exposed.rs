@@ -16,6 +16,10 @@ use verbs::{Access, CellError, Exposed, Gather, LKey, OutOfBounds, Pd, RemoteReg
 pub struct ExposedBuf(Handle);
 
 impl ExposedBuf {
+    pub(crate) fn as_handle(&self) -> &Handle {
+        &self.0
+    }
+
     /// # Safety
     /// As [`Handle::new`], and the slab is of an exposed arena.
     pub(crate) unsafe fn new(slab: (NonNull<Slab>, StackIndex), len: usize) -> ExposedBuf {

@@ -99,6 +99,30 @@ impl Handle {
         self.slab().map_or(LKey(0), |slab| slab.run().lkey)
     }
 
+    /// The arena's key of one of the pool's devices.
+    pub fn lkey_on(&self, device: usize) -> LKey {
+        self.slab()
+            .map_or(LKey(0), |slab| slab.run().chunk().arena.lkeys()[device])
+    }
+
+    pub fn push_to_on(&self, device: usize, out: &mut SgeList) {
+        if self.len() > 0 {
+            #[cfg(feature = "debug")]
+            self.note_posted();
+            let lkey = self.lkey_on(device);
+            out.push_bytes(self.ptr.addr().get() as u64, self.len(), lkey);
+        }
+    }
+
+    /// Tells the pool's debug mode.
+    #[cfg(feature = "debug")]
+    fn note_posted(&self) {
+        if let Some(slab) = self.slab {
+            // SAFETY: the slab is outside, so its pool lives (invariants A and D).
+            unsafe { (*slab.as_ref().run().chunk().shared).note_posted(slab) };
+        }
+    }
+
     pub fn remote(&self) -> Option<RemoteRegion> {
         self.slab()?
             .run()
@@ -110,6 +134,8 @@ impl Handle {
     #[inline]
     pub fn push_to(&self, out: &mut SgeList) {
         if self.len() > 0 {
+            #[cfg(feature = "debug")]
+            self.note_posted();
             out.push_bytes(self.ptr.addr().get() as u64, self.len(), self.lkey());
         }
     }

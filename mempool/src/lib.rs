@@ -44,58 +44,79 @@
 //!
 //! Buffers outlive the pool's handles, and threads; see [`Pool`] for when memory is given back.
 
+mod adopt;
+mod ahead;
 mod arena;
 mod budget;
 mod buf;
+mod builder;
 #[cfg(feature = "bytes")]
 mod bytes;
 mod cells;
 mod coalesce;
 mod count;
+mod debug;
 mod depot;
+mod device;
 mod error;
 mod exposed;
+mod fences;
 mod from_vec;
+mod grower;
 mod handle;
 mod kind;
+mod ledger;
+mod limits;
 mod local;
 mod parting;
 mod pool;
+mod reclaim;
 mod refill;
 mod remote;
 mod scatter;
 mod segment;
 mod sg;
 mod sg_reader;
+mod shared;
 mod shared_buf;
+mod shared_map;
 mod size;
 mod slab;
 mod source;
+mod stack;
 mod stats;
 mod sync;
+mod trace;
 #[cfg(feature = "zerocopy")]
 mod typed;
+mod waiting;
 mod write;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use adopt::{AdoptError, AdoptErrorKind, CellMemory};
 pub use arena::ArenaError;
-pub use budget::{Budget, BudgetKind};
+pub use budget::{Budget, BudgetId, BudgetKind, BudgetParent};
 pub use buf::Buf;
+pub use builder::PoolBuilder;
+pub use debug::{DebugMode, Finding, LiveBuffer};
+pub use device::{DeviceSlot, OfPool, On};
 pub use error::{AllocError, PoolError};
 pub use exposed::{ExposedBuf, ExposedLease};
 pub use from_vec::{FromVec, FromVecError, FromVecErrorKind};
 pub use kind::Kind;
+pub use limits::LimitError;
 pub use parting::CannotPart;
-pub use pool::{Pool, PoolBuilder};
+pub use pool::Pool;
 pub use scatter::{ScatterList, ScatterListFull, Writable};
 pub use segment::{ForeignSegment, Segment};
 pub use sg::{SgList, SgListFull};
 pub use sg_reader::SgReader;
 pub use shared_buf::SharedBuf;
+pub use shared_map::SharedMap;
 pub use size::{CHUNK, MAX_CLASSED, MAX_LEN, slab_size};
-pub use stats::{BudgetStats, ClassStats, HugePages, KindStats, PoolStats};
+pub use stats::{BudgetStats, ClassStats, HugePages, KindStats, NumaPlacement, PoolStats};
 #[cfg(feature = "zerocopy")]
 pub use typed::{Typed, WrongType};
 pub use write::Writer;

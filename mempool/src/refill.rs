@@ -1,13 +1,30 @@
-//! The way between threads and depots: refill, return, reclaim. Everything here is off the hot path and takes a lock.
+//! The way between threads and depots: refill and return. Everything here is off the hot path and takes a lock.
 
-use crate::budget::BudgetKind;
+use crate::budget::{Budget, BudgetId};
 use crate::error::AllocError;
-use crate::local::{self, Local, Stack};
+use crate::ledger::Refusal;
+use crate::local::{self, Local};
 use crate::pool::Shared;
 use crate::size::{PAGE, SIZES};
 use crate::slab::{Slab, StackIndex, WHOLE};
+use crate::stack::Stack;
+use crate::trace::event;
+use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// What an allocation may do when nothing is at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum May {
+    /// Neither grow nor disturb other threads.
+    Nothing,
+    /// Make the pool grow.
+    Grow,
+    /// The same; a refusal is not the last word.
+    GrowOrWait,
+    /// Make the pool grow; and it is charged already, for one slab.
+    GrowCharged,
+}
 
 /// What a thread keeps of one class at most, in bytes ...
 const STOCK_BYTES: usize = 256 << 10;
@@ -52,7 +69,7 @@ unsafe fn free_elsewhere(slab: NonNull<Slab>, is_home: bool) {
         // SAFETY: the push was refused, so the slab is still ours and outside.
         let shared = unsafe { pin(slab) };
         // SAFETY: as above.
-        unsafe { shared.give_back([slab]) };
+        unsafe { shared.give_back_watched(slab) };
     }
 }
 
@@ -71,19 +88,34 @@ unsafe fn pin(slab: NonNull<Slab>) -> Arc<Shared> {
 }
 
 impl Shared {
-    /// A slab of a class for this thread, when its stack had none.
+    /// A slab of a class for this thread, when its stack had none. `len` is what was asked for.
     #[cold]
     #[inline(never)]
+    #[track_caller]
     pub fn refill(
         self: &Arc<Self>,
         index: StackIndex,
-        grow: bool,
+        len: usize,
+        may: May,
     ) -> Result<NonNull<Slab>, AllocError> {
+        if self.debug.is_some() {
+            let slab = self.take_one(index, may)?;
+            self.watch(slab, len, Location::caller());
+            return Ok(slab);
+        }
         // SAFETY: nothing below detaches this thread.
         let Some(local) = (unsafe { local::attach(self) }) else {
-            return self.take_one(index, grow);
+            return self.take_one(index, may);
         };
         let stack = local.stack(index);
+        if may == May::GrowCharged {
+            let mut slab = None;
+            self.take_charged(index, 1, may, &mut |taken| {
+                hand_to(taken, stack);
+                slab = Some(taken);
+            })?;
+            return Ok(slab.expect("one was taken"));
+        }
         // SAFETY: attached above.
         let pop = || unsafe { stack.pop() };
         if let Some(slab) = pop() {
@@ -95,15 +127,15 @@ impl Shared {
         }
         let stock = self.stock_limit(index);
         // SAFETY: attached above.
-        unsafe { stack.make_room(stock) };
+        unsafe { self.make_room(stack, stock) };
         let mut first = None;
         let mut surplus = Vec::new();
-        self.take(index, stock.div_ceil(2), grow, |slab| {
+        self.take(index, stock.div_ceil(2), may, &mut |slab| {
             hand_to(slab, stack);
             if first.is_none() {
                 first = Some(slab);
             // SAFETY: attached above, and the depot has just made us the holder.
-            } else if !unsafe { stack.push(slab) } {
+            } else if !unsafe { stack.push_below(slab) } {
                 // There is room, but the stock may be asked back at any moment.
                 surplus.push(slab);
             }
@@ -119,14 +151,24 @@ impl Shared {
     fn stock_limit(&self, index: StackIndex) -> usize {
         let size = SIZES[index.class()] as usize;
         let by_size = (STOCK_BYTES / size).clamp(STOCK_SLABS.0, STOCK_SLABS.1);
-        let by_budget = self.account(index.budget()).limit() / STOCK_PART / size as u64;
+        let by_budget = self.ledger.limit(index.budget()) / STOCK_PART / size as u64;
         (by_size as u64).min(by_budget).max(1) as usize
     }
 
+    /// Lets a thread keep stock, unless somebody waits for what it would keep.
+    ///
+    /// # Safety
+    /// The stack's `Local` is attached to this thread.
+    unsafe fn make_room(&self, stack: &Stack, stock: usize) {
+        let allowed = || !self.ledger.is_wanted(stack.index.budget());
+        // SAFETY: the caller's promise.
+        unsafe { stack.make_room(stock, allowed) };
+    }
+
     /// A slab for a thread that keeps no stock.
-    fn take_one(&self, index: StackIndex, grow: bool) -> Result<NonNull<Slab>, AllocError> {
+    fn take_one(&self, index: StackIndex, may: May) -> Result<NonNull<Slab>, AllocError> {
         let mut slab = None;
-        self.take(index, 1, grow, |taken| {
+        self.take(index, 1, may, &mut |taken| {
             hand_to(taken, self.stockless.stack(index));
             slab = Some(taken);
         })?;
@@ -136,24 +178,28 @@ impl Shared {
     /// A slab that takes whole chunks.
     #[cold]
     #[inline(never)]
+    #[track_caller]
     pub fn take_whole(
         &self,
         index: StackIndex,
         len: usize,
-        grow: bool,
+        may: May,
     ) -> Result<NonNull<Slab>, AllocError> {
-        if !grow {
+        if may == May::Nothing {
             return Err(AllocError::NotReady);
         }
-        let len = len.next_multiple_of(PAGE);
-        self.charge(index.budget(), len, 1)?;
-        match self.depot(index.kind()).take_whole(len, &*self.source) {
+        let size = len.next_multiple_of(PAGE);
+        if may != May::GrowCharged {
+            self.charge(index.budget(), size, 1, may)?;
+        }
+        match self.depot(index.kind()).take_whole(size, &*self.source) {
             Ok(slab) => {
                 hand_to(slab, self.stockless.stack(index));
+                self.watch(slab, len, Location::caller());
                 Ok(slab)
             }
             Err(e) => {
-                self.account(index.budget()).refund(len as u64);
+                self.ledger.refund([(index.budget(), size as u64)]);
                 Err(e)
             }
         }
@@ -164,20 +210,34 @@ impl Shared {
         &self,
         index: StackIndex,
         count: usize,
-        grow: bool,
-        mut sink: impl FnMut(NonNull<Slab>),
+        may: May,
+        sink: &mut dyn FnMut(NonNull<Slab>),
+    ) -> Result<(), AllocError> {
+        let charged = match may {
+            May::GrowCharged => 1,
+            _ => self.charge(index.budget(), SIZES[index.class()] as usize, count, may)?,
+        };
+        self.take_charged(index, charged, may, sink)
+    }
+
+    /// As [`take`](Shared::take), when `charged` slabs have been charged. What is not taken is refunded.
+    fn take_charged(
+        &self,
+        index: StackIndex,
+        charged: usize,
+        may: May,
+        mut sink: &mut dyn FnMut(NonNull<Slab>),
     ) -> Result<(), AllocError> {
         let (budget, class) = (index.budget(), index.class());
-        let size = SIZES[class] as usize;
-        let charged = self.charge(budget, size, count)?;
         let depot = self.depot(index.kind());
         let mut reclaimed = false;
         let taken = loop {
             let taken = depot.take(class, budget, charged, &mut sink);
-            if taken > 0 {
-                break Ok(taken);
+            if taken.count > 0 {
+                self.grower.look_at(taken.left);
+                break Ok(taken.count);
             }
-            if !grow {
+            if may == May::Nothing {
                 break Err(AllocError::NotReady);
             }
             if let Err(e) = depot.grow(class, &*self.source) {
@@ -185,31 +245,36 @@ impl Shared {
                     break Err(e);
                 }
                 // Perhaps what lies about elsewhere will do.
-                self.reclaim(|_| true);
+                self.reclaim(|_| true, true);
                 reclaimed = true;
             }
         };
         let unused = charged - *taken.as_ref().unwrap_or(&0);
-        self.account(budget).refund((unused * size) as u64);
+        if unused > 0 {
+            let bytes = unused * SIZES[class] as usize;
+            self.ledger.refund([(budget, bytes as u64)]);
+        }
         taken.map(drop)
     }
 
     /// Charges 1 to `count` slabs; how many.
-    fn charge(&self, budget: BudgetKind, size: usize, count: usize) -> Result<usize, AllocError> {
-        let account = self.account(budget);
-        let mut charged = account.charge(size, count);
-        if charged == 0 && account.limit() >= size as u64 {
-            self.reclaim(|index| index.budget() == budget);
-            charged = account.charge(size, 1);
+    fn charge(
+        &self,
+        budget: BudgetId,
+        size: usize,
+        count: usize,
+        may: May,
+    ) -> Result<usize, AllocError> {
+        let mut charged = self.ledger.charge(budget, size, count);
+        if charged == 0 && self.ledger.limit(budget) >= size as u64 {
+            let kin = self.ledger.in_the_way(budget, size);
+            let which = |index: StackIndex| kin >> index.budget().index() & 1 == 1;
+            self.reclaim(which, may != May::Nothing);
+            charged = self.ledger.charge(budget, size, 1);
         }
         if charged == 0 {
-            account.refused();
-            return Err(AllocError::BudgetExhausted {
-                budget,
-                limit: account.limit(),
-                in_use: account.charged(),
-                asked: size as u64,
-            });
+            let for_good = may != May::GrowOrWait;
+            return Err(exhausted(self.ledger.refuse(budget, size, for_good), size));
         }
         Ok(charged)
     }
@@ -248,9 +313,9 @@ impl Shared {
             if self.is_closed() {
                 home.local().take_stock(|_| true, &mut out);
                 out.push(slab);
-            } else if home.is_asked_back() {
+            } else if home.is_revoked() {
                 home.take_oldest(usize::MAX, &mut out);
-                home.make_room(self.stock_limit(home.index));
+                self.make_room(home, self.stock_limit(home.index));
                 out.push(slab);
             } else {
                 home.take_oldest(home.stock().div_ceil(2), &mut out);
@@ -264,32 +329,30 @@ impl Shared {
         unsafe { self.give_back(out) };
     }
 
-    /// Brings back what can be brought back: this thread's stock, and what lies on anyone's remote list. Other threads are asked
-    /// to give their stock back with their next free.
-    pub fn reclaim(&self, which: impl Fn(StackIndex) -> bool + Copy) {
-        let mut out = Vec::new();
-        // SAFETY: nothing below detaches this thread.
-        let own = unsafe { local::current(self) };
-        if let Some(local) = own {
-            // SAFETY: current, so attached to this thread.
-            unsafe { local.take_stock(which, &mut out) };
-        }
-        for local in self.locals() {
-            out.extend(local.remote.0.drain());
-            if !own.is_some_and(|own| std::ptr::eq(own, &*local)) {
-                local.ask_back(which);
-            }
-        }
-        // SAFETY: off stacks and lists, so they are ours.
-        unsafe { self.give_back(out) };
-    }
-
     /// Puts slabs into their depots and refunds their budgets.
     ///
     /// # Safety
     /// The caller is the holder of each, and keeps the pool alive.
     pub unsafe fn give_back(&self, slabs: impl IntoIterator<Item = NonNull<Slab>>) {
-        let mut refunds = [0u64; BudgetKind::ALL.len()];
+        // SAFETY: the caller's promise.
+        let refunds = unsafe { self.put_back(slabs) };
+        let refunds = refunds
+            .into_iter()
+            .enumerate()
+            .filter(|(_, bytes)| *bytes > 0);
+        self.ledger
+            .refund(refunds.map(|(at, bytes)| (BudgetId::from_index(at), bytes)));
+    }
+
+    /// Puts slabs into their depots. What is to be refunded, by budget.
+    ///
+    /// # Safety
+    /// As [`give_back`](Shared::give_back).
+    pub unsafe fn put_back(
+        &self,
+        slabs: impl IntoIterator<Item = NonNull<Slab>>,
+    ) -> [u64; Budget::MOST] {
+        let mut refunds = [0u64; Budget::MOST];
         let mut slabs = slabs.into_iter().peekable();
         let mut arenas = Vec::new();
         let kind_of = |slab: &NonNull<Slab>| {
@@ -302,7 +365,7 @@ impl Shared {
             while let Some(slab) = slabs.next_if(|slab| kind_of(slab) == kind) {
                 // SAFETY: as above.
                 let (run, index) = unsafe { (slab.as_ref().run(), slab.as_ref().index()) };
-                refunds[index.budget() as usize] += run.size as u64;
+                refunds[index.budget().index()] += run.charge;
                 // SAFETY: the caller's promise; the slab is of this kind's depot.
                 unsafe {
                     match run.class {
@@ -318,16 +381,37 @@ impl Shared {
                 unsafe { self.depot(kind).let_go() };
             }
         }
-        for (budget, bytes) in BudgetKind::ALL.into_iter().zip(refunds) {
-            if bytes > 0 {
-                self.account(budget).refund(bytes);
-            }
-        }
+        refunds
+    }
+}
+
+/// The error of a charge that was refused.
+pub(crate) fn exhausted(refusal: Refusal, size: usize) -> AllocError {
+    let Refusal {
+        kind,
+        name,
+        limit,
+        in_use,
+    } = refusal;
+    event!(
+        DEBUG,
+        budget = name,
+        limit,
+        in_use,
+        size,
+        "a budget is exhausted"
+    );
+    AllocError::BudgetExhausted {
+        budget: kind,
+        name,
+        limit,
+        in_use,
+        asked: size as u64,
     }
 }
 
 /// Makes `home` the stack of a slab fresh from the depot.
-fn hand_to(slab: NonNull<Slab>, home: &Stack) {
+pub(crate) fn hand_to(slab: NonNull<Slab>, home: &Stack) {
     // SAFETY: invariants A and B: the depot has just made us the holder.
     unsafe { slab.as_ref() }.home.set(home);
 }

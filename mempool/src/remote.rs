@@ -60,6 +60,7 @@ fn closed<T>() -> *mut T {
 }
 
 impl<T: Node> RemoteList<T> {
+    #[cfg(test)]
     pub fn new() -> Self {
         RemoteList {
             head: AtomicPtr::new(ptr::null_mut()),
@@ -136,9 +137,14 @@ impl<T: Node> RemoteList<T> {
         })
     }
 
-    /// Opens a closed list.
-    pub fn reopen(&self) {
-        self.head.store(ptr::null_mut(), Ordering::Release);
+    /// Opens the list if it is closed.
+    pub fn reopen_if_closed(&self) {
+        let _ = self.head.compare_exchange(
+            closed(),
+            ptr::null_mut(),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -309,7 +315,7 @@ mod loom_tests {
             got.extend(foreign.join().unwrap());
             check(got, &[1]);
             assert_eq!(give(&list, node(), 2), Some(2));
-            list.reopen();
+            list.reopen_if_closed();
             assert_eq!(give(&list, node(), 3), None);
             check(list.drain().map(take).collect(), &[3]);
         });

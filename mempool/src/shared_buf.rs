@@ -28,6 +28,10 @@ impl SharedBuf {
         SharedBuf(Shared(handle))
     }
 
+    pub(crate) fn as_handle(&self) -> &Handle {
+        self.handle()
+    }
+
     fn handle(&self) -> &Handle {
         &self.0.0
     }

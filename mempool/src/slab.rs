@@ -12,12 +12,12 @@
 
 use crate::Kind;
 use crate::arena::Arena;
-use crate::budget::BudgetKind;
+use crate::budget::{Budget, BudgetId};
 use crate::count::Count;
-use crate::local::Stack;
 use crate::pool::Shared;
 use crate::remote::{Link, Node};
 use crate::size::{CLASSES, Row, SIZES};
+use crate::stack::Stack;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
@@ -28,8 +28,9 @@ use verbs::LKey;
 pub(crate) const WHOLE: usize = CLASSES;
 
 const PER_LANE: usize = CLASSES + 1;
-/// How many different [`StackIndex`]es there are.
-pub(crate) const STACKS: usize = BudgetKind::ALL.len() * Kind::ALL.len() * PER_LANE;
+const PER_BUDGET: usize = Kind::ALL.len() * PER_LANE;
+
+const _: () = assert!(Budget::MOST * PER_BUDGET <= u16::MAX as usize);
 
 /// Number of a thread's stack: budget, kind and class in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +41,9 @@ impl StackIndex {
     pub const ANY: StackIndex = StackIndex(0);
 
     #[inline]
-    pub fn new(budget: BudgetKind, kind: Kind, class: usize) -> Self {
+    pub fn new(budget: BudgetId, kind: Kind, class: usize) -> Self {
         debug_assert!(class < PER_LANE);
-        let lane = budget as usize * Kind::ALL.len() + kind as usize;
+        let lane = budget.index() * Kind::ALL.len() + kind as usize;
         StackIndex((lane * PER_LANE + class) as u16)
     }
 
@@ -54,21 +55,16 @@ impl StackIndex {
     /// What was the number of a stack before.
     #[inline]
     pub fn from_word(index: u16) -> Self {
-        debug_assert!((index as usize) < STACKS);
         StackIndex(index)
     }
 
-    pub fn from_usize(index: usize) -> Self {
-        assert!(index < STACKS);
-        StackIndex(index as u16)
+    /// All of so many budgets.
+    pub fn all(budgets: usize) -> impl Iterator<Item = StackIndex> {
+        (0..(budgets * PER_BUDGET) as u16).map(StackIndex)
     }
 
-    pub fn all() -> impl Iterator<Item = StackIndex> {
-        (0..STACKS as u16).map(StackIndex)
-    }
-
-    pub fn budget(self) -> BudgetKind {
-        BudgetKind::ALL[self.get() / (Kind::ALL.len() * PER_LANE)]
+    pub fn budget(self) -> BudgetId {
+        BudgetId::from_index(self.get() / PER_BUDGET)
     }
 
     pub fn kind(self) -> Kind {
@@ -129,6 +125,8 @@ pub(crate) struct Run {
     pub class: usize,
     /// Bytes of a slab.
     pub size: usize,
+    /// What a budget is charged for a slab: nothing for memory that is not the pool's.
+    pub charge: u64,
     pub lkey: LKey,
     row: Row,
     slabs: Box<[UnsafeCell<MaybeUninit<Slab>>]>,
@@ -149,7 +147,7 @@ pub(crate) struct RunState {
 }
 
 impl Run {
-    fn new(chunk: NonNull<Chunk>, row: Row, size: usize, lkey: LKey) -> Box<Run> {
+    fn new(chunk: NonNull<Chunk>, row: Row, size: usize, lkey: LKey, charged: bool) -> Box<Run> {
         let slabs = Box::<[UnsafeCell<MaybeUninit<Slab>>]>::new_uninit_slice(row.count);
         // SAFETY: cells of what may be uninitialised need no initialisation. (Nor do the pages of the heap get touched.)
         let slabs = unsafe { slabs.assume_init() };
@@ -157,6 +155,7 @@ impl Run {
             chunk,
             class: row.class,
             size,
+            charge: if charged { size as u64 } else { 0 },
             lkey,
             row,
             slabs,
@@ -176,6 +175,11 @@ impl Run {
 
     pub fn count(&self) -> usize {
         self.row.count
+    }
+
+    /// Slabs with memory behind them.
+    pub fn prepared(&self) -> usize {
+        self.state.ready.get()
     }
 
     /// Slabs that still need [`prepare`](Run::prepare). Under the depot's lock, as all below but `prepare`.
@@ -271,9 +275,10 @@ impl Chunk {
             runs: [None, None],
             pins: Cell::new(0),
         })));
-        let runs = rows.map(|row| row.map(|(row, size)| Run::new(chunk, row, size, arena.lkey)));
+        let (lkey, charged) = (arena.lkey(), !arena.is_adopted());
+        let run_of = |(row, size)| Run::new(chunk, row, size, lkey, charged);
         // SAFETY: just leaked, and nobody else knows of it yet.
-        unsafe { (*chunk.as_ptr()).runs = runs };
+        unsafe { (*chunk.as_ptr()).runs = rows.map(|row| row.map(run_of)) };
         chunk
     }
 
@@ -294,6 +299,11 @@ impl Chunk {
         [Some((row, len)), None]
     }
 
+    /// Slabs outside the depot, and passing needs.
+    pub fn pins(&self) -> usize {
+        self.pins.get()
+    }
+
     /// Frees the metadata; the span is the caller's to give back.
     ///
     /// # Safety
@@ -309,6 +319,7 @@ impl Chunk {
 
     pub fn pin(&self) {
         self.pins.set(self.pins.get() + 1);
+        self.arena.mark_used();
     }
 
     pub fn unpin(&self) {

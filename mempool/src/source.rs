@@ -1,48 +1,62 @@
-//! Arenas from a protection domain: sealed memory files, registered whole.
+//! Arenas from protection domains: sealed memory files, registered whole with each of the pool's devices.
+
+mod placement;
 
 use crate::Kind;
 use crate::arena::{ArenaError, ArenaMemory, ArenaSource};
-use crate::stats::HugePages;
-use std::fs;
+use crate::limits;
+use crate::stats::{HugePages, NumaPlacement};
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use verbs::{Access, LKey, MemoryFile, MemoryKind, Pd, Region, RemoteRegion};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use verbs::{Access, LKey, Memory, MemoryFile, MemoryKind, MemoryMut, Pd, Region, RemoteRegion};
 
-/// Registers memory files with a protection domain.
+/// Registers memory files with protection domains.
 #[derive(Debug)]
 pub(crate) struct VerbsSource {
-    pd: Pd,
+    pds: Vec<Pd>,
     huge_pages: HugePages,
+    numa: NumaPlacement,
     trusted_peers: bool,
+    /// Arenas that are registered now.
+    live: Arc<AtomicU64>,
 }
 
 impl VerbsSource {
-    pub fn new(pd: Pd, huge_pages: bool, trusted_peers: bool) -> Self {
+    /// `pds` has at least one.
+    pub fn new(pds: Vec<Pd>, huge_pages: bool, node: Option<usize>, trusted_peers: bool) -> Self {
         VerbsSource {
-            pd,
-            huge_pages: if huge_pages {
-                huge_pages_of(fs::read_to_string(SHMEM_ENABLED).as_deref())
-            } else {
-                HugePages::NotAsked
+            pds,
+            huge_pages: match huge_pages {
+                true => placement::huge_pages(),
+                false => HugePages::NotAsked,
             },
+            numa: node.map_or(NumaPlacement::NotAsked, placement::numa),
             trusted_peers,
+            live: Arc::default(),
         }
     }
+}
 
-    fn access(&self, kind: Kind) -> Access {
-        let remote = match kind {
-            _ if !self.trusted_peers => Access::empty(),
-            Kind::Private | Kind::Receive => Access::empty(),
-            // A `Buf` of it can be written through: what peers may read is leased, frozen, with a key of its own.
-            Kind::Readable => Access::empty(),
-            Kind::Exposed => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
-        };
-        Access::LOCAL_WRITE | remote
-    }
+/// What an arena is registered for.
+pub(crate) fn access(kind: Kind, trusted_peers: bool) -> Access {
+    let remote = match kind {
+        _ if !trusted_peers => Access::empty(),
+        Kind::Private | Kind::Receive => Access::empty(),
+        // A `Buf` of it can be written through: what peers may read is leased, frozen, with a key of its own.
+        Kind::Readable => Access::empty(),
+        Kind::Exposed => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+    };
+    Access::LOCAL_WRITE | remote
 }
 
 impl ArenaSource for VerbsSource {
     fn create(&self, kind: Kind, len: usize) -> Result<Box<dyn ArenaMemory>, ArenaError> {
+        for pd in &self.pds {
+            limits::check(pd, len, self.live.load(Ordering::Relaxed))?;
+        }
         let file_kind = match kind {
             Kind::Private => MemoryKind::Private,
             Kind::Readable => MemoryKind::Readable,
@@ -50,103 +64,149 @@ impl ArenaSource for VerbsSource {
             Kind::Exposed => MemoryKind::Exposed,
         };
         let file = MemoryFile::create(len, file_kind).map_err(ArenaError::Create)?;
-        let (start, len) = (verbs::Memory::as_ptr(&file), verbs::Memory::len(&file));
-        // Both are advice: where the system does not know it, the arena works without.
-        let _ = advise(start, len, libc::MADV_DONTFORK);
-        if self.huge_pages == HugePages::Used {
-            let _ = advise(start, len, libc::MADV_HUGEPAGE);
+        let (start, len) = (file.as_ptr(), file.len());
+        // All of it is advice: where the system does not know it, the arena works without.
+        // SAFETY: just mapped; none of these advices changes contents or unmaps in this process.
+        unsafe {
+            let _ = placement::advise(start, len, libc::MADV_DONTFORK);
+            if self.huge_pages == HugePages::Used {
+                let _ = placement::advise(start, len, libc::MADV_HUGEPAGE);
+            }
+            placement::place(start, len, &self.numa);
         }
-        let region = self
-            .pd
-            .region(file, self.access(kind))
-            .map_err(|e| ArenaError::Register(e.into_error()))?;
-        Ok(Box::new(Registered(region)))
+        let regions = register(&self.pds, Arc::new(file), access(kind, self.trusted_peers))
+            .map_err(|(_, e)| ArenaError::Register(e))?;
+        self.live.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(self.live.clone());
+        Ok(Box::new(Registered {
+            regions,
+            _counted: counted,
+        }))
     }
 
     fn huge_pages(&self) -> HugePages {
         self.huge_pages.clone()
     }
+
+    fn numa(&self) -> NumaPlacement {
+        self.numa.clone()
+    }
 }
 
-#[derive(Debug)]
-struct Registered(Region<MemoryFile>);
+/// One of the regions over the same memory, which goes with the last of them; if one cannot be deregistered, it never goes.
+pub(crate) struct Common<M>(Arc<M>);
 
-// SAFETY: a memory file is page-aligned, zeroed memory that only this process maps writable by itself; the region keeps it
-// mapped until it is dropped, and hands out no references.
-unsafe impl ArenaMemory for Registered {
+/// What of memory a region needs to know.
+pub(crate) trait Span: Send + Sync + 'static {
+    fn start(&self) -> *mut u8;
+    fn bytes(&self) -> usize;
+}
+
+impl Span for MemoryFile {
+    fn start(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+    fn bytes(&self) -> usize {
+        Memory::len(self)
+    }
+}
+
+// SAFETY: a span stays mapped until it is dropped, which is after this. Only regions without a view are made of it, so that
+// writers are the pool's matter.
+unsafe impl<M: Span> Memory for Common<M> {
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.start()
+    }
+    fn len(&self) -> usize {
+        self.0.bytes()
+    }
+}
+// SAFETY: a region without a view makes no references.
+unsafe impl<M: Span> MemoryMut for Common<M> {}
+
+pub(crate) type Regions<M> = Box<[Region<Common<M>>]>;
+
+/// Registers the same memory with each domain; or with none, and the memory comes back (unless a device does not let go of it).
+pub(crate) fn register<M: Span>(
+    pds: &[Pd],
+    memory: Arc<M>,
+    access: Access,
+) -> Result<Regions<M>, (Option<M>, verbs::Error)> {
+    let mut regions = Vec::with_capacity(pds.len());
+    for pd in pds {
+        match pd.region(Common(memory.clone()), access) {
+            Ok(region) => regions.push(region),
+            Err(e) => {
+                let e = e.into_error();
+                drop(regions);
+                return Err((Arc::into_inner(memory), e));
+            }
+        }
+    }
+    Ok(regions.into())
+}
+
+/// Registered memory as an arena.
+pub(crate) struct Registered<M: Span> {
+    regions: Regions<M>,
+    _counted: Counted,
+}
+
+impl<M: Span> Registered<M> {
+    /// Memory that does not count for the pool's own.
+    pub fn uncounted(regions: Regions<M>) -> Registered<M> {
+        Registered {
+            regions,
+            _counted: Counted(Arc::new(AtomicU64::new(1))),
+        }
+    }
+
+    fn first(&self) -> &Region<Common<M>> {
+        &self.regions[0]
+    }
+}
+
+/// Counts down at the end.
+struct Counted(Arc<AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<M: Span> fmt::Debug for Registered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registered").field(&self.regions).finish()
+    }
+}
+
+// SAFETY: initialised memory that the regions keep mapped until they are dropped; they hand out no references.
+unsafe impl<M: Span> ArenaMemory for Registered<M> {
     fn as_ptr(&self) -> NonNull<u8> {
-        NonNull::new(self.0.as_ptr()).expect("registered memory has an address")
+        NonNull::new(self.first().as_ptr()).expect("registered memory has an address")
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.first().len()
     }
 
-    fn lkey(&self) -> LKey {
-        self.0.lkey()
+    fn lkeys(&self) -> Box<[LKey]> {
+        self.regions.iter().map(Region::lkey).collect()
     }
 
     fn remote(&self) -> Option<RemoteRegion> {
-        self.0.remote()
+        self.first().remote()
     }
 
     fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
-        assert!(offset + len <= self.0.len());
-        match advise(
-            self.0.as_ptr().wrapping_add(offset),
-            len,
-            libc::MADV_POPULATE_WRITE,
-        ) {
+        assert!(offset + len <= self.first().len());
+        let start = self.first().as_ptr().wrapping_add(offset);
+        // SAFETY: within the region, which is mapped; only memory is put behind it.
+        match unsafe { placement::advise(start, len, libc::MADV_POPULATE_WRITE) } {
             // Before Linux 5.14: the pages come when they are touched.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             other => other,
         }
-    }
-}
-
-/// madvise(2) of a part of a memory file that is mapped.
-fn advise(start: *mut u8, len: usize, advice: libc::c_int) -> io::Result<()> {
-    // SAFETY: none of the advices used here changes contents or unmaps in this process.
-    match unsafe { libc::madvise(start.cast(), len, advice) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-
-/// Whether memory files can have huge pages, from the system's setting.
-fn huge_pages_of(setting: Result<&str, &io::Error>) -> HugePages {
-    let chosen = setting.map(|s| s.split(['[', ']']).nth(1).unwrap_or("").to_owned());
-    match chosen.as_deref() {
-        Ok("always" | "within_size" | "advise" | "force") => HugePages::Used,
-        Ok(other) => HugePages::Unavailable(format!(
-            "{SHMEM_ENABLED} is \"{other}\"; set it to \"advise\""
-        )),
-        Err(e) => HugePages::Unavailable(format!("{SHMEM_ENABLED}: {e}")),
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_system_s_setting_is_understood() {
-        let of = |s| huge_pages_of(Ok(s));
-        assert_eq!(
-            of("always within_size [advise] never deny force\n"),
-            HugePages::Used
-        );
-        let HugePages::Unavailable(why) = of("always within_size advise [never] deny force\n")
-        else {
-            panic!("never means never")
-        };
-        assert!(why.contains("\"never\""), "{why}");
-        let gone = io::Error::from_raw_os_error(libc::ENOENT);
-        assert!(matches!(
-            huge_pages_of(Err(&gone)),
-            HugePages::Unavailable(_)
-        ));
     }
 }

@@ -1,7 +1,7 @@
 //! Figures of a pool.
 
 use crate::Kind;
-use crate::budget::BudgetKind;
+use crate::budget::{Budget, BudgetId, BudgetKind};
 use crate::pool::Shared;
 use crate::size::SIZES;
 use crate::slab::{StackIndex, WHOLE};
@@ -19,11 +19,31 @@ pub enum HugePages {
     Unavailable(String),
 }
 
+/// What became of the wish for memory of a NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NumaPlacement {
+    /// Nobody asked for it.
+    NotAsked,
+    /// Arenas have memory of this node only.
+    Bound {
+        /// The node.
+        node: usize,
+    },
+    /// Memory comes from where the system likes.
+    Unavailable {
+        /// The node asked for.
+        node: usize,
+        /// Why it cannot be had.
+        why: String,
+    },
+}
+
 /// Figures of a pool at about one time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// One per budget.
+    /// One per budget, the three first.
     pub budgets: Vec<BudgetStats>,
     /// One per kind of arena.
     pub kinds: Vec<KindStats>,
@@ -31,24 +51,34 @@ pub struct PoolStats {
     pub classes: Vec<ClassStats>,
     /// What became of the wish for huge pages.
     pub huge_pages: HugePages,
+    /// What became of the wish for a NUMA node.
+    pub numa: NumaPlacement,
 }
 
 /// Figures of a budget, in bytes of slabs.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct BudgetStats {
-    /// Which.
+    /// Which, or which of the three it is part of.
     pub budget: BudgetKind,
+    /// Its name.
+    pub name: &'static str,
+    /// Which named or unnamed one it is part of; `None` for the three.
+    pub parent: Option<BudgetId>,
     /// What it may use.
     pub limit: u64,
-    /// In buffers, and in the stock that threads keep at hand.
+    /// What nobody else gets of the one it is part of.
+    pub reserve: u64,
+    /// In buffers, and in the stock that threads keep at hand; that of the budgets within it included.
     pub in_use: u64,
-    /// In the stock alone.
+    /// In its own stock alone.
     pub stocked: u64,
     /// The most that was ever in use.
     pub peak: u64,
     /// How many allocations it refused.
     pub refusals: u64,
+    /// How many allocations waited for room.
+    pub waits: u64,
 }
 
 /// Figures of one kind of arena.
@@ -69,6 +99,10 @@ pub struct KindStats {
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,
+    /// Buffers of memory that is not the pool's.
+    pub adopted: u64,
+    /// Their bytes.
+    pub adopted_bytes: u64,
     /// Arenas made since the beginning.
     pub arenas_made: u64,
     /// Attempts to make one that failed.
@@ -91,6 +125,8 @@ pub struct ClassStats {
     pub chunks: usize,
     /// Slabs in them, and among what other classes' chunks leave over.
     pub slabs: usize,
+    /// Slabs that have memory behind them and are in nobody's hands.
+    pub ready: usize,
     /// Slabs in buffers, or freed by another thread and not yet taken in by their owner.
     pub live: usize,
     /// Slabs that threads keep at hand.
@@ -100,25 +136,30 @@ pub struct ClassStats {
 impl PoolStats {
     pub(crate) fn of(shared: &Shared) -> PoolStats {
         let locals = shared.locals();
-        let mut stock_bytes = [0u64; BudgetKind::ALL.len()];
+        let mut stock_bytes = [0u64; Budget::MOST];
         let mut stock = [[0usize; WHOLE + 1]; Kind::ALL.len()];
-        for index in StackIndex::all().filter(|i| i.class() != WHOLE) {
+        let all = StackIndex::all(shared.plan.count());
+        for index in all.filter(|i| i.class() != WHOLE) {
             let count: usize = locals.iter().map(|l| l.stack(index).stock()).sum();
             stock[index.kind() as usize][index.class()] += count;
-            stock_bytes[index.budget() as usize] += count as u64 * u64::from(SIZES[index.class()]);
+            stock_bytes[index.budget().index()] += count as u64 * u64::from(SIZES[index.class()]);
         }
-        let budgets = BudgetKind::ALL
+        let budgets = shared
+            .ledger
+            .figures()
             .into_iter()
-            .map(|budget| {
-                let account = shared.account(budget);
-                BudgetStats {
-                    budget,
-                    limit: account.limit(),
-                    in_use: account.charged(),
-                    stocked: stock_bytes[budget as usize],
-                    peak: account.peak(),
-                    refusals: account.refusals(),
-                }
+            .enumerate()
+            .map(|(at, account)| BudgetStats {
+                budget: account.kind,
+                name: account.name,
+                parent: account.parent,
+                limit: account.limit,
+                reserve: account.reserve,
+                in_use: account.charged,
+                stocked: stock_bytes[at],
+                peak: account.peak,
+                refusals: account.refusals,
+                waits: account.waits,
             })
             .collect();
         let (mut kinds, mut classes) = (Vec::new(), Vec::new());
@@ -133,6 +174,8 @@ impl PoolStats {
                 free_chunks: figures.free_chunks,
                 large: counters.whole_outside,
                 large_bytes: counters.whole_bytes,
+                adopted: counters.adopted,
+                adopted_bytes: counters.adopted_bytes,
                 arenas_made: counters.arenas_made,
                 arenas_failed: counters.arenas_failed,
                 refills: counters.refills,
@@ -145,6 +188,7 @@ impl PoolStats {
                     slab_size: SIZES[c.class] as usize,
                     chunks: c.chunks,
                     slabs: c.slabs,
+                    ready: c.prepared - c.outside,
                     live: c.outside.saturating_sub(stocked),
                     stocked,
                 }
@@ -155,12 +199,16 @@ impl PoolStats {
             kinds,
             classes,
             huge_pages: shared.source.huge_pages(),
+            numa: shared.source.numa(),
         }
     }
 
     /// The figures of one budget.
-    pub fn budget(&self, budget: BudgetKind) -> &BudgetStats {
-        &self.budgets[budget as usize]
+    ///
+    /// # Panics
+    /// If the pool has no such budget: the number is of another pool.
+    pub fn budget(&self, budget: impl Into<BudgetId>) -> &BudgetStats {
+        &self.budgets[budget.into().index()]
     }
 
     /// The figures of one kind of arena.
@@ -184,67 +232,84 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// As a table.
 impl fmt::Display for PoolStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
+        row(
             f,
-            "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
-            "budget", "limit", "in use", "stocked", "peak", "refusals"
+            "budget",
+            [
+                "limit", "reserve", "in use", "stocked", "peak", "refusals", "waits",
+            ],
         )?;
         for b in &self.budgets {
-            writeln!(
+            let cells = [b.limit, b.reserve, b.in_use, b.stocked, b.peak].map(Bytes);
+            let [limit, reserve, in_use, stocked, peak] = cells.map(|c| c.to_string());
+            let (refusals, waits) = (b.refusals.to_string(), b.waits.to_string());
+            row(
                 f,
-                "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
-                b.budget,
-                Bytes(b.limit),
-                Bytes(b.in_use),
-                Bytes(b.stocked),
-                Bytes(b.peak),
-                b.refusals
+                b.name,
+                [limit, reserve, in_use, stocked, peak, refusals, waits],
             )?;
         }
-        writeln!(
+        row(
             f,
-            "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
-            "kind", "arenas", "bytes", "free", "large", "failures"
+            "kind",
+            [
+                "arenas", "bytes", "free", "large", "adopted", "failures", "",
+            ],
         )?;
-        for k in self
-            .kinds
-            .iter()
-            .filter(|k| k.arenas + k.arenas_failed as usize > 0)
-        {
-            writeln!(
+        let used = |k: &&KindStats| k.arenas + k.arenas_failed as usize + k.adopted as usize > 0;
+        for k in self.kinds.iter().filter(used) {
+            let free = k.free_chunks as u64 * crate::size::CHUNK as u64;
+            let cells = [k.arena_bytes, free, k.large_bytes, k.adopted_bytes].map(Bytes);
+            let [bytes, free, large, adopted] = cells.map(|c| c.to_string());
+            let (arenas, failed) = (k.arenas.to_string(), k.arenas_failed.to_string());
+            row(
                 f,
-                "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
                 k.kind,
-                k.arenas,
-                Bytes(k.arena_bytes),
-                Bytes(k.free_chunks as u64 * crate::size::CHUNK as u64),
-                Bytes(k.large_bytes),
-                k.arenas_failed
+                [arenas, bytes, free, large, adopted, failed, String::new()],
             )?;
         }
-        writeln!(
+        row(
             f,
-            "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
-            "class", "slab", "chunks", "slabs", "live", "stocked"
+            "class",
+            ["slab", "chunks", "slabs", "ready", "live", "stocked", ""],
         )?;
         for c in &self.classes {
-            writeln!(
+            let [chunks, slabs, ready, live, stocked] =
+                [c.chunks, c.slabs, c.ready, c.live, c.stocked].map(|n| n.to_string());
+            let size = Bytes(c.slab_size as u64).to_string();
+            row(
                 f,
-                "{:9} {:>10} {:>10} {:>10} {:>10} {:>9}",
                 c.kind,
-                Bytes(c.slab_size as u64),
-                c.chunks,
-                c.slabs,
-                c.live,
-                c.stocked
+                [size, chunks, slabs, ready, live, stocked, String::new()],
             )?;
         }
         match &self.huge_pages {
-            HugePages::NotAsked => write!(f, "huge pages: not asked for"),
-            HugePages::Used => write!(f, "huge pages: yes"),
-            HugePages::Unavailable(why) => write!(f, "huge pages: none ({why})"),
+            HugePages::NotAsked => write!(f, "huge pages: not asked for")?,
+            HugePages::Used => write!(f, "huge pages: yes")?,
+            HugePages::Unavailable(why) => write!(f, "huge pages: none ({why})")?,
+        }
+        match &self.numa {
+            NumaPlacement::NotAsked => Ok(()),
+            NumaPlacement::Bound { node } => write!(f, "\nNUMA node: {node}"),
+            NumaPlacement::Unavailable { node, why } => {
+                write!(f, "\nNUMA node: any, not {node} ({why})")
+            }
         }
     }
+}
+
+/// A line of the table: a name and seven columns.
+fn row(
+    f: &mut fmt::Formatter<'_>,
+    name: impl fmt::Display,
+    cells: [impl AsRef<str>; 7],
+) -> fmt::Result {
+    let mut line = format!("{name:9}");
+    for cell in &cells {
+        line += &format!(" {:>9}", cell.as_ref());
+    }
+    writeln!(f, "{}", line.trim_end())
 }

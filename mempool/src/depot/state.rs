@@ -1,9 +1,9 @@
 //! What a depot's lock guards: arenas, the runs of each class, and the figures.
 
 use crate::arena::{Arena, FIRST};
-use crate::budget::BudgetKind;
+use crate::budget::{Budget, BudgetId};
 use crate::pool::Shared;
-use crate::size::CLASSES;
+use crate::size::{CHUNK, CLASSES};
 use crate::slab::{Chunk, Run, Slab, WHOLE};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -36,7 +36,15 @@ pub(super) struct Class {
     pub(super) unprepared: Vec<NonNull<Run>>,
     chunks: usize,
     slabs: usize,
-    outside: [usize; BudgetKind::ALL.len()],
+    /// Slabs with memory behind them.
+    prepared: usize,
+    outside: [usize; Budget::MOST],
+}
+
+impl Class {
+    fn outside(&self) -> usize {
+        self.outside.iter().sum()
+    }
 }
 
 /// Events of a depot since the pool was made.
@@ -48,6 +56,8 @@ pub(crate) struct Counters {
     pub returns: u64,
     pub whole_outside: u64,
     pub whole_bytes: u64,
+    pub adopted: u64,
+    pub adopted_bytes: u64,
 }
 
 /// Figures of one class, for statistics.
@@ -56,6 +66,7 @@ pub(crate) struct ClassFigures {
     pub class: usize,
     pub chunks: usize,
     pub slabs: usize,
+    pub prepared: usize,
     pub outside: usize,
 }
 
@@ -83,9 +94,9 @@ impl State {
     }
 
     pub fn figures(&self) -> Figures {
-        let all = || self.arenas.iter();
+        let all = || self.arenas.iter().filter(|a| !a.is_adopted());
         Figures {
-            arenas: self.arenas.len() + self.spare.iter().count(),
+            arenas: all().count() + self.spare.iter().count(),
             arena_bytes: all().chain(&self.spare).map(|a| a.len() as u64).sum(),
             spare_bytes: self.spare.iter().map(|a| a.len() as u64).sum(),
             free_chunks: all().map(|a| a.free_chunks()).sum(),
@@ -99,16 +110,29 @@ impl State {
                     class,
                     chunks: c.chunks,
                     slabs: c.slabs,
-                    outside: c.outside.iter().sum(),
+                    prepared: c.prepared,
+                    outside: c.outside(),
                 })
                 .collect(),
         }
     }
 
+    /// Slabs of a class that can be taken.
+    pub(super) fn available(&self, class: usize) -> usize {
+        let class = &self.classes[class];
+        class.prepared - class.outside()
+    }
+
+    pub(super) fn classes_in_use(&self) -> Vec<usize> {
+        (0..CLASSES)
+            .filter(|class| self.classes[*class].chunks > 0)
+            .collect()
+    }
+
     pub(super) fn take(
         &mut self,
         class: usize,
-        budget: BudgetKind,
+        budget: BudgetId,
         count: usize,
         mut sink: impl FnMut(NonNull<Slab>),
     ) -> usize {
@@ -130,7 +154,7 @@ impl State {
                 }
             }
         }
-        list.outside[budget as usize] += taken;
+        list.outside[budget.index()] += taken;
         self.counters.refills += 1;
         taken
     }
@@ -146,7 +170,7 @@ impl State {
         unsafe { run.put(slab) };
         self.outside -= 1;
         let list = &mut self.classes[run.class];
-        list.outside[budget as usize] -= 1;
+        list.outside[budget.index()] -= 1;
         if !run.state.listed.replace(true) {
             list.ready.push(NonNull::from(run));
         }
@@ -169,8 +193,15 @@ impl State {
         // SAFETY: the caller's promise.
         unsafe { run.put(slab) };
         self.outside -= 1;
-        self.counters.whole_outside -= 1;
-        self.counters.whole_bytes -= run.size as u64;
+        let (count, bytes) = match run.chunk().arena.is_adopted() {
+            true => (&mut self.counters.adopted, &mut self.counters.adopted_bytes),
+            false => (
+                &mut self.counters.whole_outside,
+                &mut self.counters.whole_bytes,
+            ),
+        };
+        *count -= 1;
+        *bytes -= run.size as u64;
         self.retire_whole(run.chunk)
     }
 
@@ -195,11 +226,14 @@ impl State {
         // SAFETY: its only slab is inside or was never made, and its run is never listed.
         unsafe { Chunk::free(chunk) };
         arena.put_chunks(span);
-        if !arena.dedicated {
+        if !arena.is_dedicated() {
             return None;
         }
         self.arenas.retain(|a| !Arc::ptr_eq(a, &arena));
-        self.spare.replace(arena)
+        match arena.is_adopted() {
+            true => Some(arena),
+            false => self.spare.replace(arena),
+        }
     }
 
     pub(super) fn find_chunks(&mut self, count: usize) -> Option<Span> {
@@ -211,6 +245,7 @@ impl State {
 
     /// Puts the runs of a new chunk on the lists of what can be prepared.
     pub(super) fn enlist(&mut self, chunk: &Chunk) {
+        chunk.arena.note(chunk.span.0, chunk);
         for (i, run) in chunk.runs().enumerate() {
             let list = &mut self.classes[run.class];
             list.unprepared.push(NonNull::from(run));
@@ -220,8 +255,9 @@ impl State {
     }
 
     /// Moves a run with freshly prepared slabs to the list it belongs on.
-    pub(super) fn prepared(&mut self, run: &Run) {
+    pub(super) fn prepared(&mut self, run: &Run, count: usize) {
         let list = &mut self.classes[run.class];
+        list.prepared += count;
         if run.unprepared() == 0 {
             list.unprepared.retain(|r| r.as_ptr().cast_const() != run);
         }
@@ -239,8 +275,10 @@ impl State {
             list.ready.retain(|r| r.as_ptr().cast_const() != run);
             list.unprepared.retain(|r| r.as_ptr().cast_const() != run);
             list.slabs -= run.count();
+            list.prepared -= run.prepared();
             list.chunks -= usize::from(i == 0);
         }
+        chunk_ref.arena.note(chunk_ref.span.0, std::ptr::null());
         chunk_ref.arena.put_chunks(chunk_ref.span);
         // SAFETY: idle, and off all lists.
         unsafe { Chunk::free(chunk) };
@@ -266,6 +304,45 @@ impl State {
             }
         }
     }
+}
+
+/// What the grower does with arenas that nobody uses.
+impl State {
+    /// Takes out the arenas, and the spare one, that were not used since this was called the last time, as long as `keep` bytes
+    /// stay that nobody uses.
+    #[expect(clippy::type_complexity, reason = "two kinds of the same")]
+    pub(super) fn take_unused(&mut self, keep: u64) -> (Vec<Arc<Arena>>, Option<Arc<Arena>>) {
+        let mut unused: u64 = self.arenas.iter().map(|a| unused_bytes(a)).sum();
+        let mut gone = Vec::new();
+        let mut at = 0;
+        while let Some(arena) = self.arenas.get(at) {
+            let len = arena.len() as u64;
+            let idle = !arena.is_dedicated() && unused_bytes(arena) == len;
+            // What is in use was used lately, as far as the next look is concerned.
+            let lately = !idle || arena.was_used();
+            if lately || unused - len < keep {
+                if !idle {
+                    arena.mark_used();
+                }
+                at += 1;
+                continue;
+            }
+            let arena = self.arenas.swap_remove(at);
+            let chunks: Vec<_> = arena.cut().map(|(_, chunk)| chunk).collect();
+            chunks.into_iter().for_each(|c| self.release_chunk(c));
+            unused -= len;
+            gone.push(arena);
+        }
+        let spare = self.spare.take_if(|spare| !spare.was_used());
+        (gone, spare)
+    }
+}
+
+/// Bytes of its chunks of which nothing is outside.
+fn unused_bytes(arena: &Arena) -> u64 {
+    // SAFETY: noted chunks are alive.
+    let idle = |(_, chunk): &(usize, NonNull<Chunk>)| unsafe { chunk.as_ref() }.is_idle();
+    ((arena.free_chunks() + arena.cut().filter(idle).count()) * CHUNK) as u64
 }
 
 impl Drop for State {

@@ -1,6 +1,8 @@
 //! Limits: kept exactly, apart from each other, and given back whole.
 
 use super::{MIB, pool};
+use std::thread;
+
 use crate::{AllocError, BudgetKind, Buf, Kind, Pool};
 
 /// Allocates until refused.
@@ -31,6 +33,7 @@ fn one_exhausted_budget_leaves_the_others_whole() {
                 limit: l,
                 in_use,
                 asked,
+                ..
             } => {
                 assert_eq!((b, l, in_use, asked), (budget, limit, limit, 4096));
             }
@@ -84,7 +87,7 @@ fn exhaustion_takes_back_what_lies_on_remote_lists() {
     assert_eq!(held.len(), 64);
     let other = pool.clone();
     // Freed by a thread that is not the owner, then wanted by that thread, while the owner does nothing.
-    let count = std::thread::spawn(move || {
+    let count = thread::spawn(move || {
         drop(held);
         fill(&other, BudgetKind::User, Kind::Private, 4096).0.len()
     })
@@ -94,27 +97,43 @@ fn exhaustion_takes_back_what_lies_on_remote_lists() {
 }
 
 #[test]
-fn exhaustion_asks_other_threads_for_their_stock() {
+fn exhaustion_takes_the_stock_of_threads_that_do_nothing() {
     let (pool, _) = pool([64 * 4096, MIB, MIB]);
     // One buffer out, and a stock beside it.
     let first = pool.alloc(4096).unwrap();
     let kept = pool.stats().budget(BudgetKind::User).stocked / 4096;
     assert!(kept > 0);
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let (mut held, _) = fill(&pool, BudgetKind::User, Kind::Private, 4096);
-            assert_eq!(held.len() as u64, 64 - 1 - kept);
-            // Freed by a third thread: it comes back, but the owner has not seen what it was asked for.
-            s.spawn(|| drop(first)).join().unwrap();
-            held.extend(fill(&pool, BudgetKind::User, Kind::Private, 4096).0);
-            assert_eq!(held.len() as u64, 64 - kept);
-        })
-        .join()
-        .unwrap();
+    thread::scope(|s| {
+        let all_but_one = || fill(&pool, BudgetKind::User, Kind::Private, 4096).0;
+        let held = s.spawn(all_but_one).join().unwrap();
+        assert_eq!(held.len(), 63, "all but what is out");
+        assert_eq!(pool.stats().budget(BudgetKind::User).stocked, 0);
     });
-    // The owner's next free brings all of its stock back.
-    drop(pool.alloc(4096).unwrap());
-    assert_eq!(pool.stats().budget(BudgetKind::User).in_use, 0);
+    // The owner goes on as if nothing had been, and keeps stock again.
+    drop(first);
     let (held, _) = fill(&pool, BudgetKind::User, Kind::Private, 4096);
     assert_eq!(held.len(), 64);
+    drop(held);
+    assert!(pool.stats().budget(BudgetKind::User).stocked > 0);
+}
+
+#[test]
+fn try_alloc_leaves_other_threads_their_stock() {
+    let (pool, _) = pool([64 * 4096, MIB, MIB]);
+    drop(pool.alloc(4096).unwrap());
+    let kept = pool.stats().budget(BudgetKind::User).stocked / 4096;
+    thread::scope(|s| {
+        let count = s.spawn(|| {
+            let _rest = fill(&pool, BudgetKind::Control, Kind::Private, 4096);
+            let mut held = Vec::new();
+            pool.reserve(BudgetKind::User, Kind::Private, 4096, 64)
+                .unwrap();
+            while let Ok(buf) = pool.try_alloc(4096) {
+                held.push(buf);
+            }
+            held.len() as u64
+        });
+        assert_eq!(count.join().unwrap(), 64 - kept);
+    });
+    assert_eq!(pool.stats().budget(BudgetKind::User).stocked, kept * 4096);
 }

@@ -101,9 +101,9 @@ fn a_new_thread_takes_over_from_one_that_ended() {
 }
 
 #[test]
-fn a_thread_with_stock_lets_a_closed_pool_go_when_it_meets_another() {
+fn a_closed_pool_takes_the_stock_of_threads_that_do_nothing() {
     let (pool, source) = user_pool(64 * MIB);
-    let (other, _) = user_pool(64 * MIB);
+    let (other, other_source) = user_pool(64 * MIB);
     let (go, wait) = mpsc::channel::<()>();
     let (done, is_done) = mpsc::channel::<()>();
     let worker = {
@@ -119,13 +119,21 @@ fn a_thread_with_stock_lets_a_closed_pool_go_when_it_meets_another() {
         })
     };
     is_done.recv().unwrap();
+    assert!(pool.stats().budget(BudgetKind::User).stocked > 0);
+    assert_eq!(source.live(), 1);
     drop(pool);
-    assert_eq!(source.live(), 1, "the worker's stock");
+    assert_eq!(
+        source.live(),
+        0,
+        "though the worker has not done anything since"
+    );
+    // Nor is it confused.
     go.send(()).unwrap();
     is_done.recv().unwrap();
-    assert_eq!(source.live(), 0);
+    assert_eq!(other_source.live(), 1);
     go.send(()).unwrap();
     worker.join().unwrap();
+    assert_eq!(other_source.live(), 0);
 }
 
 #[test]

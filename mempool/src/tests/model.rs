@@ -1,21 +1,30 @@
 //! The pool against a model of it: random operations on several threads, one after the other.
 
 use super::source::HeapSource;
-use crate::{AllocError, BudgetKind, Buf, Kind, Pool, SharedBuf, slab_size};
+use super::{config, pool_on};
+use crate::budget::BudgetId;
+use crate::ledger::Plan;
+use crate::shared::Config;
+use crate::{AllocError, Budget, BudgetKind, Buf, Kind, Pool, SharedBuf, slab_size};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-const LIMITS: [u64; 3] = [8 << 20, 2 << 20, 1 << 20];
+/// Of the three, and of a named budget within the user's; and what that reserves.
+const LIMITS: [u64; BUDGETS] = [8 << 20, 2 << 20, 1 << 20, 4 << 20];
+const RESERVE: u64 = 1 << 20;
+const BUDGETS: usize = 4;
+const USER: usize = BudgetKind::User as usize;
+const NAMED: usize = 3;
 const THREADS: usize = 3;
 
 #[derive(Debug, Clone)]
 enum Op {
     Alloc {
         thread: usize,
-        budget: BudgetKind,
+        budget: usize,
         kind: Kind,
         len: usize,
     },
@@ -60,9 +69,8 @@ fn lengths() -> impl Strategy<Value = usize> {
 
 fn ops() -> impl Strategy<Value = Op> {
     let kinds = prop::sample::select(&[Kind::Private, Kind::Readable, Kind::Receive][..]);
-    let budgets = prop::sample::select(&BudgetKind::ALL[..]);
     prop_oneof![
-        8 => (0..THREADS, budgets, kinds, lengths())
+        8 => (0..THREADS, 0..BUDGETS, kinds, lengths())
             .prop_map(|(thread, budget, kind, len)| Op::Alloc { thread, budget, kind, len }),
         7 => (0..THREADS, any::<usize>()).prop_map(|(thread, which)| Op::Free { thread, which }),
         1 => (any::<usize>(), any::<usize>()).prop_map(|(which, at)| Op::Split { which, at }),
@@ -77,7 +85,7 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 enum Job {
-    Alloc(BudgetKind, Kind, usize),
+    Alloc(BudgetId, Kind, usize),
     Free(Held),
 }
 
@@ -148,7 +156,7 @@ impl Entry {
 struct Model {
     entries: Vec<Entry>,
     /// Handles and charge of each slab that is out.
-    slabs: HashMap<u64, (usize, BudgetKind, u64)>,
+    slabs: HashMap<u64, (usize, usize, u64)>,
     next: u64,
 }
 
@@ -172,25 +180,29 @@ impl Model {
         entry
     }
 
-    fn charged(&self, budget: BudgetKind) -> u64 {
-        self.slabs
-            .values()
-            .filter(|s| s.1 == budget)
-            .map(|s| s.2)
-            .sum()
-    }
-
-    /// The same of slabs that somebody certainly holds: empty parts may have let go of theirs.
-    fn charged_at_least(&self, budget: BudgetKind) -> u64 {
+    /// What is charged at most, or at least: empty parts may have let go of their slabs, which cannot be seen.
+    fn charged(&self, budget: usize, at_least: bool) -> u64 {
         let held = |slab| {
             let of_it = |e: &&Entry| e.slab == slab && !e.bytes().is_empty();
             self.entries.iter().any(|e| of_it(&e))
         };
         self.slabs
             .iter()
-            .filter(|(slab, s)| s.1 == budget && held(**slab))
+            .filter(|(slab, s)| s.1 == budget && (!at_least || held(**slab)))
             .map(|(_, s)| s.2)
             .sum()
+    }
+
+    /// Whether so much more fits, if what is charged is the most or the least that it can be.
+    fn has_room(&self, budget: usize, charge: u64, at_least: bool) -> bool {
+        let charged = |budget: usize| self.charged(budget, at_least);
+        let own = charged(budget) + charge;
+        let named = |more: u64| (charged(NAMED) + more).max(RESERVE);
+        match budget {
+            USER => own + named(0) <= LIMITS[USER],
+            NAMED => own <= LIMITS[NAMED] && charged(USER) + named(charge) <= LIMITS[USER],
+            _ => own <= LIMITS[budget],
+        }
     }
 
     /// No two writable ranges overlap, and none of them overlaps a frozen one.
@@ -230,15 +242,13 @@ fn apply(op: Op, pool: &Pool, workers: &mut [Option<Worker>], model: &mut Model)
             kind,
             len,
         } => {
-            let job = Job::Alloc(budget, kind, len);
-            let stocked = pool.stats().budget(budget).stocked;
+            let job = Job::Alloc(BudgetId::from_index(budget), kind, len);
             let charge = slab_size(len).unwrap() as u64;
-            let limit = LIMITS[budget as usize];
-            let used = model.charged(budget);
+            let [surely, perhaps] = [false, true].map(|l| model.has_room(budget, charge, l));
             match workers[thread].as_ref().unwrap().run(job).unwrap() {
                 Ok(mut buf) => {
                     assert_eq!(buf.len(), len);
-                    assert!(used + charge <= limit, "more than the budget");
+                    assert!(len == 0 || perhaps, "more than the budget");
                     let align = if len >= 4096 { 4096 } else { 64 };
                     assert_eq!(buf.as_ptr().addr() % align, 0);
                     let (slab, mark) = (model.next, model.next as u8);
@@ -248,15 +258,18 @@ fn apply(op: Op, pool: &Pool, workers: &mut [Option<Worker>], model: &mut Model)
                     model.add(Held::Buf(buf), slab, mark);
                 }
                 Err(AllocError::BudgetExhausted {
-                    budget: b,
-                    limit: l,
+                    name,
+                    limit,
                     in_use,
                     asked,
+                    ..
                 }) => {
-                    assert_eq!((b, l, asked), (budget, limit, charge));
-                    // What other threads keep at hand may be in the way, and nothing else.
-                    assert!(used + stocked + charge > limit, "refused with {used} used");
-                    assert!(model.charged_at_least(budget) <= in_use && in_use <= limit);
+                    // Nobody's stock is in the way: that of threads which do nothing is taken.
+                    assert!(!surely, "refused though there is room");
+                    let at = pool.budget_named(name).unwrap().index();
+                    assert!(at == budget || (at, budget) == (USER, NAMED));
+                    assert_eq!((limit, asked), (LIMITS[at], charge));
+                    assert!(in_use <= limit);
                 }
                 Err(e) => panic!("{e}"),
             }
@@ -349,7 +362,11 @@ proptest! {
     #[test]
     fn the_pool_does_what_the_model_says(ops in prop::collection::vec(ops(), 1..250)) {
         let source = Arc::new(HeapSource::default());
-        let pool = Pool::from_source(Box::new(source.clone()), LIMITS).unwrap();
+        let named = Budget::named("named", BudgetKind::User, LIMITS[NAMED]).reserve(RESERVE);
+        let of = |kind: BudgetKind| Budget::of(kind, LIMITS[kind as usize]);
+        let budgets = [&BudgetKind::ALL.map(of)[..], &[named]].concat();
+        let plan = Plan::new(&budgets, u64::MAX).unwrap();
+        let pool = pool_on(&source, Config { plan, ..config([0; 3]) });
         let mut workers: Vec<_> = (0..THREADS).map(|_| Some(Worker::start(&pool))).collect();
         let mut model = Model::default();
         for op in ops {
@@ -357,9 +374,8 @@ proptest! {
             model.check_overlap();
         }
         let stats = pool.stats();
-        for budget in BudgetKind::ALL {
-            // Empty parts hold no slab, which the model does not know.
-            prop_assert!(stats.budget(budget).in_use - stats.budget(budget).stocked <= LIMITS[budget as usize]);
+        for (budget, limit) in stats.budgets.iter().zip(LIMITS) {
+            prop_assert!(budget.in_use <= limit && budget.peak <= limit, "{budget:?}");
         }
         for entry in model.entries.drain(..) {
             prop_assert!(entry.bytes().iter().all(|b| *b == entry.mark));

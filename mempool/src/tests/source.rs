@@ -98,8 +98,8 @@ unsafe impl ArenaMemory for HeapArena {
         self.layout.size()
     }
 
-    fn lkey(&self) -> LKey {
-        LKey(self.number + 1)
+    fn lkeys(&self) -> Box<[LKey]> {
+        Box::new([LKey(self.number + 1)])
     }
 
     fn remote(&self) -> Option<RemoteRegion> {
