@@ -156,7 +156,7 @@ impl Pool {
         Ok(unsafe { Buf::new(slab, len) })
     }
 
-    #[expect(
+    #[allow(
         clippy::type_complexity,
         reason = "what the constructors of buffers take"
     )]

@@ -112,7 +112,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     pub fn new(what: Use, memory: Box<dyn ArenaMemory>) -> Arc<Arena> {
-        debug_assert!(what == Use::Adopted || memory.as_ptr().addr().get() % PAGE == 0);
+        debug_assert!(what == Use::Adopted || memory.as_ptr().addr().get().is_multiple_of(PAGE));
         let len = memory.len();
         let free = match what {
             Use::Shared => mask(len / CHUNK),

@@ -69,7 +69,7 @@ fn work(pool: &Pool, operations: u64, seed: u64, to: SyncSender<Buf>, from: Rece
             }
             old => old.into_iter().for_each(check),
         }
-        if done % 256 == 0 {
+        if done.is_multiple_of(256) {
             from.try_iter().for_each(check);
         }
     }

@@ -310,7 +310,6 @@ impl State {
 impl State {
     /// Takes out the arenas, and the spare one, that were not used since this was called the last time, as long as `keep` bytes
     /// stay that nobody uses.
-    #[expect(clippy::type_complexity, reason = "two kinds of the same")]
     pub(super) fn take_unused(&mut self, keep: u64) -> (Vec<Arc<Arena>>, Option<Arc<Arena>>) {
         let mut unused: u64 = self.arenas.iter().map(|a| unused_bytes(a)).sum();
         let mut gone = Vec::new();

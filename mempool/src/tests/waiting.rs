@@ -239,7 +239,7 @@ fn many_wait_and_free_at_once_and_all_come_through() {
                             let len = [64, 4096, 12_000, 65_536][(round + me) % 4];
                             let mut buf = pool.alloc_deadline(len, hang()).unwrap();
                             buf.fill(me as u8);
-                            if round % 2 == 0 {
+                            if usize::is_multiple_of(round, 2) {
                                 send.send(buf).unwrap();
                             }
                         }
