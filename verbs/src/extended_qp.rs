@@ -2,7 +2,11 @@
 //!
 //! Work is built and checked as for `ibv_post_send`, and handed over request by request here. So whatever is above does not know
 //! which way a post goes.
+//!
+//! One segment goes by the call for one, several by that for a list; where the latter is [wrong](lists_are_wrong), queue pairs are
+//! built for one segment only.
 
+use std::ffi::{CStr, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -14,7 +18,7 @@ use ibverbs_sys::{
 };
 
 use crate::qp_kind::sealed::Kind;
-use crate::{Error, Pd, SgeList, errno};
+use crate::{Context, Error, Pd, SgeList, errno};
 
 const WHAT: &str = "queue pairs that are posted to by calls (ibv_create_qp_ex)";
 
@@ -31,6 +35,53 @@ fn operations<K: Kind>(immediate: bool, atomics: bool) -> u64 {
         | when(K::RELIABLE, ops::IBV_QP_EX_WITH_RDMA_READ.0)
         | when(K::RELIABLE && atomics, fetches);
     all.into()
+}
+
+/// What Soft-RoCE's kernel driver says of who made it.
+const SOFT_ROCE: u32 = 0xff_ffff;
+
+/// Whether the library for this device sends something else than a list of segments or of inline data says. That of Soft-RoCE does,
+/// from its first version with these calls until rdma-core mended it in June 2026: it counts the first segment's length for each one,
+/// and for inline data none, nor does it see that the bytes exceed the room for them. Nothing tells those versions from later ones.
+pub(crate) fn lists_are_wrong(ctx: &Context) -> bool {
+    // SAFETY: the device is open.
+    let post = unsafe { (*ctx.raw()).ops.post_send };
+    let library = post.is_some_and(|post| is_soft_roce(library_of(post as *const c_void)));
+    // If the library is linked into the program, its name is the program's.
+    library || ctx.query_device().vendor_id == SOFT_ROCE
+}
+
+/// The file that a function was loaded from.
+fn library_of(function: *const c_void) -> Option<&'static CStr> {
+    // SAFETY: plain numbers and pointers, for which zero is a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is only looked up; the answer's place is ours.
+    let found = unsafe { libc::dladdr(function, &mut info) } != 0;
+    // SAFETY: a string of the loader's, which stays as long as the library is loaded; libraries of devices are not unloaded.
+    (found && !info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
+}
+
+/// Libraries are named for their kind of device and the version of what they have in common: `librxe-rdmav34.so`.
+fn is_soft_roce(library: Option<&CStr>) -> bool {
+    let path = library.map_or(&[][..], CStr::to_bytes);
+    let name = path.rsplit(|&byte| byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b"librxe-") || name.starts_with(b"librxe."))
+}
+
+/// So many segments are not built where their list would be sent wrong.
+pub(crate) fn check_segments(ctx: &Context, segments: u32) -> Result<(), Error> {
+    if segments <= 1 || !lists_are_wrong(ctx) {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        what: "several segments in requests that are posted by calls (ibv_wr_set_sge_list)",
+        device: ctx.device_name().to_owned(),
+        source: io::Error::new(
+            io::ErrorKind::Unsupported,
+            "its library sends them with a wrong length; build the queue pair with max_send_sge(1), or without extended(), which has as \
+             many segments as the device",
+        ),
+    })
 }
 
 /// Creates an extended queue pair. The plain attributes of `init` are set, and those granted are written back.
@@ -67,7 +118,9 @@ pub(crate) fn extended(pd: &Pd, qp: *mut ibv_qp) -> Option<NonNull<ibv_qp_ex>> {
     let usual = there.wr_start.is_some()
         && there.wr_complete.is_some()
         && there.wr_abort.is_some()
+        && there.wr_set_sge.is_some()
         && there.wr_set_sge_list.is_some()
+        && there.wr_set_inline_data.is_some()
         && there.wr_set_inline_data_list.is_some();
     usual.then_some(qp)
 }
@@ -155,20 +208,51 @@ unsafe fn request(qp: *mut ibv_qp_ex, wr: &ibv_send_wr) -> Option<()> {
             // Without it the device would take an address that the queue's memory holds from earlier.
             set_address?(qp, ud.ah, ud.remote_qpn, ud.remote_qkey);
         }
-        let count = usize::try_from(wr.num_sge).unwrap_or(0);
-        match wr.send_flags & INLINE {
-            0 => verbs::ibv_wr_set_sge_list(qp, count, wr.sg_list),
-            _ => copy(qp, wr.sg_list, count),
+        let inline = wr.send_flags & INLINE != 0;
+        match wr.num_sge {
+            1 => one(qp, &*wr.sg_list, inline),
+            _ => several(qp, wr, inline),
         }
     }
     Some(())
+}
+
+/// # Safety
+/// As [`request`]; of a request with this segment only.
+#[inline(always)]
+unsafe fn one(qp: *mut ibv_qp_ex, segment: &ibv_sge, inline: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if inline {
+            let bytes = std::ptr::with_exposed_provenance_mut(segment.addr as usize);
+            verbs::ibv_wr_set_inline_data(qp, bytes, segment.length as usize);
+        } else {
+            verbs::ibv_wr_set_sge(qp, segment.lkey, segment.addr, segment.length);
+        }
+    }
+}
+
+/// None is a list as well.
+///
+/// # Safety
+/// As [`request`].
+#[inline(never)]
+unsafe fn several(qp: *mut ibv_qp_ex, wr: &ibv_send_wr, inline: bool) {
+    let count = usize::try_from(wr.num_sge).unwrap_or(0);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if inline {
+            copy(qp, wr.sg_list, count);
+        } else {
+            verbs::ibv_wr_set_sge_list(qp, count, wr.sg_list);
+        }
+    }
 }
 
 /// Lets the bytes be copied now.
 ///
 /// # Safety
 /// As [`request`]; `count` segments, no more than a list holds.
-#[inline(always)]
 unsafe fn copy(qp: *mut ibv_qp_ex, segments: *const ibv_sge, count: usize) {
     let mut list = [const { MaybeUninit::<ibv_data_buf>::uninit() }; SgeList::CAPACITY];
     let count = count.min(list.len());
@@ -182,4 +266,38 @@ unsafe fn copy(qp: *mut ibv_qp_ex, segments: *const ibv_sge, count: usize) {
     }
     // SAFETY: as above; so many are written.
     unsafe { verbs::ibv_wr_set_inline_data_list(qp, count, list.as_ptr().cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_of_soft_roce_is_known_by_its_name() {
+        for (name, is) in [
+            (
+                c"/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
+                true,
+            ),
+            (c"librxe-rdmav57.so", true),
+            (c"/opt/rdma/librxe.so.1", true),
+            (
+                c"/usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so",
+                false,
+            ),
+            (c"/home/librxe-x/libmlx5-rdmav34.so", false),
+            (c"/usr/lib/libsiw-rdmav34.so", false),
+            (c"", false),
+        ] {
+            assert_eq!(is_soft_roce(Some(name)), is, "{name:?}");
+        }
+        assert!(!is_soft_roce(None));
+    }
+
+    #[test]
+    fn functions_are_found_in_their_library() {
+        let library = library_of(libc::getpid as *const c_void).unwrap();
+        assert!(library.to_str().unwrap().contains("libc"), "{library:?}");
+        assert_eq!(library_of(std::ptr::null()), None);
+    }
 }

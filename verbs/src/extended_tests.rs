@@ -1,13 +1,13 @@
 //! Devices that have no extended queues, or half of them, or fail in the middle: the user-space device tampered with.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use ibverbs_sys::inline::verbs_get_ctx;
 use ibverbs_sys::{
-    Api, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_data_buf, ibv_poll_cq_attr, ibv_qp,
-    ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wc_opcode,
+    Api, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_data_buf, ibv_device_attr,
+    ibv_poll_cq_attr, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode,
 };
 
 use crate::*;
@@ -16,7 +16,7 @@ type Buf = Private<Vec<u8>>;
 type CreateCq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
 type Complete = unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int;
 type Start = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
-type SetInline = unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf);
+type SetInline = unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize);
 type Next = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
 thread_local! {
@@ -269,11 +269,11 @@ fn what_may_be_posted_in_spite_of_an_error_stays() {
 /// A library that copies the bytes and does not note that it has.
 #[test]
 fn inline_data_carries_its_flag() {
-    unsafe extern "C" fn set(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    unsafe extern "C" fn set(qp: *mut ibv_qp_ex, bytes: *mut c_void, length: usize) {
         // SAFETY: between start and complete.
         FLAGS.set(unsafe { (*qp).wr_flags });
         // SAFETY: passed on.
-        unsafe { SET.get().unwrap()(qp, count, list) }
+        unsafe { SET.get().unwrap()(qp, bytes, length) }
     }
     thread_local! {
         static FLAGS: Cell<u32> = const { Cell::new(0) };
@@ -285,13 +285,83 @@ fn inline_data_carries_its_flag() {
     // SAFETY: alive, and only this thread uses it.
     unsafe {
         let raw = (softverbs::api().ibv_qp_to_qp_ex.unwrap())(tx.half.qp);
-        SET.set((*raw).wr_set_inline_data_list);
-        (*raw).wr_set_inline_data_list = Some(set);
+        SET.set((*raw).wr_set_inline_data);
+        (*raw).wr_set_inline_data = Some(set);
     }
     let shared = pd.expose(8, Access::REMOTE_WRITE).unwrap();
     let work = pd.register(vec![5]).unwrap();
     tx.write(work, shared.remote()).inline().post().unwrap();
     assert_eq!(FLAGS.get(), ibv_send_flags::IBV_SEND_INLINE.0);
+}
+
+/// Where lists are sent wrong, by [`extended_qp::lists_are_wrong`], there are none.
+#[test]
+fn a_device_whose_library_gets_lists_wrong_is_built_for_one_segment_and_given_no_list() {
+    unsafe extern "C" fn soft_roce(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+        // SAFETY: passed on, and then the caller's structure.
+        unsafe {
+            let ret = (softverbs::api().ibv_query_device)(ctx, attr);
+            (*attr).vendor_id = 0xff_ffff;
+            ret
+        }
+    }
+    unsafe extern "C" fn segments(_: *mut ibv_qp_ex, _: usize, _: *const ibv_sge) {
+        LISTS.set(LISTS.get() + 1);
+    }
+    unsafe extern "C" fn pieces(_: *mut ibv_qp_ex, _: usize, _: *const ibv_data_buf) {
+        LISTS.set(LISTS.get() + 1);
+    }
+    thread_local! {
+        static LISTS: Cell<u32> = const { Cell::new(0) };
+    }
+    static TABLE: OnceLock<Api> = OnceLock::new();
+    let table = TABLE.get_or_init(|| Api {
+        ibv_query_device: soft_roce,
+        ..*softverbs::api()
+    });
+    let ctx = list::of(table)[0].open().unwrap();
+    let mut cq = ctx.cq(256).build().unwrap();
+    let pd = ctx.alloc_pd().unwrap();
+    let small = || pd.rc(&cq).send_depth(8).recv_depth(8);
+    let e = small().extended().max_send_sge(2).build().unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    for part in ["soft0", "several segments", "max_send_sge(1)", "extended()"] {
+        assert!(e.to_string().contains(part), "{e}");
+    }
+    // The classic way has no less for it.
+    drop(small().max_send_sge(2).build().unwrap());
+    let (mut tx, mut rx, pd) = own(&ctx, &cq);
+    // SAFETY: alive, and only this thread uses it.
+    unsafe {
+        let raw = (softverbs::api().ibv_qp_to_qp_ex.unwrap())(tx.half.qp);
+        (*raw).wr_set_sge_list = Some(segments);
+        (*raw).wr_set_inline_data_list = Some(pieces);
+    }
+    let data = pd.register(b"data".to_vec()).unwrap();
+    tx.scope(&mut cq, |s| {
+        let two = [data.part(..).unwrap(); 2];
+        let many = PostErrorKind::TooManySegments { count: 2, max: 1 };
+        assert_eq!(s.send(two), Err(many));
+    })
+    .unwrap();
+    for inline in [false, true] {
+        rx.post(pd.register(vec![0; 8]).unwrap()).unwrap();
+        let wr = tx.send(pd.register(b"data".to_vec()).unwrap());
+        match inline {
+            true => wr.inline(),
+            false => wr,
+        }
+        .post()
+        .unwrap();
+        let wc = loop {
+            match cq.poll().unwrap() {
+                Some(wc) => break wc,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(rx.redeem(wc).unwrap().unwrap().bytes(), b"data");
+    }
+    assert_eq!(LISTS.get(), 0);
 }
 
 /// Of failed work, devices define nothing else.

@@ -154,7 +154,8 @@ impl<K: QpKind, R> QpBuilder<K, R> {
         self
     }
 
-    /// Segments in one send, WRITE or READ, at most 32. Default 16, or what the device has if that is less.
+    /// Segments in one send, WRITE or READ, at most 32. Default 16, or what the device has if that is less; 1 for an
+    /// [extended](Self::extended) queue pair on Soft-RoCE.
     pub fn max_send_sge(mut self, count: u32) -> Self {
         self.max_send_sge = Some(count);
         self
@@ -177,6 +178,10 @@ impl<K: QpKind, R> QpBuilder<K, R> {
 
     /// Posts by `ibv_wr_start` and its companions instead of `ibv_post_send`, which is quicker on some devices. Nothing else
     /// changes. A device without them refuses to [`build`](Self::build), with [`Error::Unsupported`].
+    ///
+    /// On Soft-RoCE (`rxe`) such a queue pair has one segment, and [more](Self::max_send_sge) are refused with
+    /// [`Error::Unsupported`]: its library sends lists of segments with a wrong length, and lists of inline data with none. Work of several
+    /// segments needs a queue pair that is not extended there.
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     pub fn extended(mut self) -> Self {
@@ -219,12 +224,18 @@ impl<K: QpKind, R> QpBuilder<K, R> {
             Error::in_range(what, value.into(), min.into(), max.into())
         };
         let sge_max = dev.max_sge.min(SgeList::CAPACITY as u32).max(1);
-        let send_sge = self.max_send_sge.unwrap_or(sge_max.min(16));
+        let send_sge = self.max_send_sge.unwrap_or_else(|| {
+            let lists = !self.extended || !extended_qp::lists_are_wrong(self.context());
+            if lists { sge_max.min(16) } else { 1 }
+        });
         let recv_sge = self.max_recv_sge.unwrap_or(sge_max.min(4));
         check("send_depth", self.send_depth, 1, dev.max_qp_wr)?;
         check("recv_depth", self.recv_depth, 0, dev.max_qp_wr)?;
         check("max_send_sge", send_sge, 1, sge_max)?;
         check("max_recv_sge", recv_sge, 1, sge_max)?;
+        if self.extended {
+            extended_qp::check_segments(self.context(), send_sge)?;
+        }
         let a = &self.attributes;
         check("rnr_retry", a.rnr_retry.into(), 0, 7)?;
         check("retry_cnt", a.retry_cnt.into(), 0, 7)?;
