@@ -71,7 +71,7 @@ pub struct BudgetStats {
     pub reserve: u64,
     /// In buffers, and in the stock that threads keep at hand; that of the budgets within it included.
     pub in_use: u64,
-    /// In its own stock alone.
+    /// In its own stock alone, or kept out of use in [debug mode](crate::DebugMode).
     pub stocked: u64,
     /// The most that was ever in use.
     pub peak: u64,
@@ -129,7 +129,7 @@ pub struct ClassStats {
     pub ready: usize,
     /// Slabs in buffers, or freed by another thread and not yet taken in by their owner.
     pub live: usize,
-    /// Slabs that threads keep at hand.
+    /// Slabs that threads keep at hand, or that are kept out of use in [debug mode](crate::DebugMode).
     pub stocked: usize,
 }
 
@@ -143,6 +143,10 @@ impl PoolStats {
             let count: usize = locals.iter().map(|l| l.stack(index).stock()).sum();
             stock[index.kind() as usize][index.class()] += count;
             stock_bytes[index.budget().index()] += count as u64 * u64::from(SIZES[index.class()]);
+        }
+        for (index, charge) in shared.kept() {
+            stock[index.kind() as usize][index.class()] += 1;
+            stock_bytes[index.budget().index()] += charge;
         }
         let budgets = shared
             .ledger

@@ -97,6 +97,7 @@ fn soak(operations: u64) {
             thread.join().unwrap();
         }
     });
+    assert_eq!(pool.findings(), 0);
     let stats = pool.stats();
     for budget in &stats.budgets {
         assert_eq!(budget.in_use, 0, "{stats}");

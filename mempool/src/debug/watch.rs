@@ -3,7 +3,7 @@
 use super::{DebugMode, Finding, LiveBuffer};
 use crate::Kind;
 use crate::pool::{Pool, Shared};
-use crate::slab::Slab;
+use crate::slab::{Slab, StackIndex};
 use crate::trace::event;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -153,8 +153,10 @@ impl Shared {
         let mut out = Vec::new();
         let mut notes = watch.notes.lock();
         notes.quarantine.push_back((slab, note));
-        // Somebody waits for room, or nobody will ever allocate again: then nothing is kept.
-        let keep = match self.ledger.somebody_waits() || self.is_closed() {
+        // SAFETY: invariant A; the watch holds it.
+        let adopted = unsafe { slab.as_ref() }.run().chunk().arena.is_adopted();
+        // Its owner wants it back, somebody waits for room, or nobody will ever allocate again: then nothing is kept.
+        let keep = match adopted || self.ledger.somebody_waits() || self.is_closed() {
             true => 0,
             false => watch.mode.quarantine,
         };
@@ -177,6 +179,19 @@ impl Shared {
                 out.push(slab);
             }
         }
+    }
+
+    /// Budget, class, kind and charge of each slab that is kept out of use.
+    pub fn kept(&self) -> Vec<(StackIndex, u64)> {
+        let Some(watch) = &self.debug else {
+            return Vec::new();
+        };
+        let notes = watch.notes.lock();
+        // SAFETY: invariants A and B: the watch holds them, as long as its notes are locked.
+        let of = |(slab, _): &(NonNull<Slab>, Note)| unsafe {
+            (slab.as_ref().index(), slab.as_ref().run().charge)
+        };
+        notes.quarantine.iter().map(of).collect()
     }
 
     /// Notes that a device was given a slab's bytes.
