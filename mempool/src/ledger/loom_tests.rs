@@ -75,3 +75,25 @@ fn loom_who_gives_up_is_served_or_gone_and_nobody_behind_it_is_forgotten() {
         assert_eq!(ledger.charge(USER, 100, 1), 1);
     });
 }
+
+#[test]
+fn loom_who_gives_up_lets_those_behind_pass() {
+    loom::model(|| {
+        let ledger = ledger(100);
+        assert_eq!(ledger.charge(USER, 64, 1), 1);
+        let Wait::Queued(first) = ledger.charge_or_queue(USER, 100) else {
+            unreachable!()
+        };
+        let gives_up = {
+            let ledger = ledger.clone();
+            thread::spawn(move || {
+                let books = ledger.books.lock();
+                assert!(!ledger.leave(books, &first), "nobody makes room");
+            })
+        };
+        // There is room for it all the time, but as long as the first waits it is not given.
+        charge(&ledger, 32);
+        gives_up.join().unwrap();
+        assert!(!ledger.somebody_waits());
+    });
+}
