@@ -16,6 +16,7 @@
 //! `raw_write_imm` from one buffer and into one. Without callgrind it prints the time of one message.
 
 use std::error::Error;
+use std::mem::ManuallyDrop;
 use std::time::Instant;
 use verbs::{Access, Cq, Device, Exposed, Pd, Private, RecvQueue, SendQueue, sys};
 
@@ -150,10 +151,12 @@ fn raw<const MODE: u8, const COUNT: usize>(what: &str, count: u64) -> Result<(),
     let receives = MODE == SEND || MODE == WRITE_IMM;
     let mut all = connect()?;
     let remote = all.exposed.remote().slice(0..64)?;
-    let buffers = || -> Result<Vec<Queue>, Box<dyn Error>> {
-        (0..COUNT)
+    // On the way out by an error they are leaked: they would be dropped before the queue pair.
+    let buffers = || -> Result<ManuallyDrop<Vec<Queue>>, Box<dyn Error>> {
+        let buffers: Result<_, Box<dyn Error>> = (0..COUNT)
             .map(|_| Ok(all.pd.register(vec![0; 64])?))
-            .collect()
+            .collect();
+        Ok(ManuallyDrop::new(buffers?))
     };
     let (from, into) = (buffers()?, buffers()?);
     let segment = |buffers: &[Queue], at: usize| {
@@ -219,6 +222,6 @@ fn raw<const MODE: u8, const COUNT: usize>(what: &str, count: u64) -> Result<(),
     let (rx_a, tx_b) = all.idle;
     verbs::destroy(all.tx, rx_a)?;
     verbs::destroy(tx_b, all.rx)?;
-    drop((from, into));
+    drop([from, into].map(ManuallyDrop::into_inner));
     Ok(())
 }

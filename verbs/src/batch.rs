@@ -63,9 +63,10 @@ impl<T> Chain<T> {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.values.clear();
+        // First what names memory, then the memory: dropping a value may panic.
         self.requests.clear();
         self.segments.clear();
+        self.values.clear();
     }
 
     pub(crate) fn reserve(&mut self, requests: usize, segments: usize) {

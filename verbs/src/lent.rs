@@ -258,3 +258,12 @@ impl<Q: Queue> Lent<'_, Q> {
         self.flying.clear();
     }
 }
+
+/// Nothing here is known to panic while it waits. Should it all the same, what is lent must not be given back.
+impl<Q> Drop for Lent<'_, Q> {
+    fn drop(&mut self) {
+        if !self.flying.is_empty() {
+            std::process::abort();
+        }
+    }
+}

@@ -135,8 +135,11 @@ impl<T: Send + 'static> RecvQueue<T> {
         let ring = self.half.ring();
         let unusual =
             completion.differs_from_success_on(cq) | ring.differs_from_next(completion.wr_id());
-        if unusual == 0 {
-            let buffer = ring.redeem_next();
+        // Looked for before it is taken: until something is written, nothing has to be read for the other way.
+        if unusual == 0
+            && ring.has_oldest()
+            && let Some(buffer) = ring.redeem_next()
+        {
             return Ok(Ok(Received::new(buffer, completion.success(), header)));
         }
         match self.redeem_other(completion.into_words()) {
@@ -146,7 +149,7 @@ impl<T: Send + 'static> RecvQueue<T> {
         }
     }
 
-    /// A failure, or not the oldest, or not of this queue.
+    /// A failure, or not the oldest, or not of this queue, or of nothing that was posted.
     #[cold]
     #[inline(never)]
     fn redeem_other(&mut self, completion: Words) -> Other<T> {
@@ -190,7 +193,7 @@ impl<T: Send + 'static> RecvQueue<T> {
         // SAFETY: the queue pair is alive; the segments are the caller's contract.
         let ret = unsafe { ibverbs_sys::inline::ibv_post_recv(qp, ready.request, ready.bad) };
         // SAFETY: the template is this queue's.
-        match ret != 0 && unsafe { ready.take_refusal() } {
+        match ret != 0 && unsafe { ready.names_refused() } {
             true => Err(PostErrorKind::Device {
                 errno: errno::number(ret),
             }),

@@ -40,7 +40,8 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
     }
 
     /// As [`retire`](Self::retire) and [`take`](Self::take) in one: the buffers of the work that has completed, oldest first, each with how its
-    /// work ended. Quicker than the two.
+    /// work ended. Quicker than the two, since what the completion said is not kept: take them all, or know of the
+    /// [rest](Redeemed) only whether it succeeded. Who leaves buffers for later and wants to know how much was read retires and takes.
     ///
     /// # Errors
     /// [`Stale`] when the completion does not belong to work in flight here; it can be had back from the error.
@@ -104,8 +105,9 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
 
 /// The buffers of work that has completed, oldest first, each with how its work ended; made by [`SendQueue::redeem`].
 ///
-/// What is not taken stays in the queue, and its slots in use. It comes with the next that is redeemed, and then nothing is known of it but that it
-/// succeeded, or how it failed.
+/// What is not taken stays in the queue, and its slots in use. It comes with the next that is redeemed or retired, a failure as the failure that it was.
+/// Of work that succeeded nothing else is known then: its [`Wc`] is that of work [without a completion of its own](Wc::signaled), whose
+/// [length](Wc::byte_len) is 0, also that of a READ.
 #[must_use = "take the buffers: until then their slots are in use"]
 pub struct Redeemed<'q, T> {
     ring: &'q mut Ring<T, Outcome>,

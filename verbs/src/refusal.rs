@@ -11,7 +11,7 @@ use crate::{Destination, PostError, PostErrorKind};
 /// The device did not take the newest value, or took it in spite of what it says.
 ///
 /// # Safety
-/// As of [`Ready::take_refusal`].
+/// As of [`Ready::names_refused`].
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn failed<T, O, R>(
@@ -20,7 +20,7 @@ pub(crate) unsafe fn failed<T, O, R>(
     ready: Ready<R>,
 ) -> Option<Box<PostError<T>>> {
     // SAFETY: the caller's contract.
-    if !unsafe { ready.take_refusal() } {
+    if !unsafe { ready.names_refused() } {
         return None;
     }
     let errno = errno::number(ret);

@@ -318,19 +318,22 @@ impl<T, O> Ring<T, O> {
         (place(wr_id) ^ self.base) | (self.base ^ self.retired)
     }
 
-    /// The oldest value, which has completed and is [the next](Self::differs_from_next).
-    ///
-    /// # Panics
-    /// When none is in flight, and so none can have completed.
+    /// Whether the oldest value is there. If not, and it is [the next](Self::differs_from_next) all the same, a device says that it has completed
+    /// what it was not given.
     #[inline(always)]
-    pub(crate) fn redeem_next(&mut self) -> T {
+    pub(crate) fn has_oldest(&mut self) -> bool {
         let at = self.base;
-        let Some(value) = self.value(at).take() else {
-            not_posted(at);
-        };
+        self.value(at).is_some()
+    }
+
+    /// The oldest value, which has completed and is [the next](Self::differs_from_next), if it [is there](Self::has_oldest).
+    #[inline(always)]
+    pub(crate) fn redeem_next(&mut self) -> Option<T> {
+        let at = self.base;
+        let value = self.value(at).take()?;
         self.step();
         self.retired = self.base;
-        value
+        Some(value)
     }
 
     /// The value of this work request, which has completed; older ones are retired as lost. `None` outside the window.
@@ -376,15 +379,6 @@ impl<T, O> Ring<T, O> {
         self.retired = self.next;
         out
     }
-}
-
-#[cold]
-#[inline(never)]
-fn not_posted(at: u64) -> ! {
-    panic!(
-        "the device completed work that was not posted: {:#x}",
-        at.rotate_right(TAG_BITS)
-    )
 }
 
 #[cfg(test)]

@@ -138,8 +138,7 @@ unsafe extern "C" fn poll_nothing(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c
 
 #[test]
 fn a_process_whose_memory_cannot_be_had_back_ends() {
-    const CHILD: &str = "VERBS_TEST_SCOPE_ABORTS";
-    if std::env::var_os(CHILD).is_some() {
+    aborts("a_process_whose_memory_cannot_be_had_back_ends", || {
         let (pd, mut cq, mut tx, _rx) = connected();
         // SAFETY: the context is open, and only this thread uses it.
         unsafe { (*pd.context().raw()).ops.poll_cq = Some(poll_nothing) };
@@ -149,11 +148,28 @@ fn a_process_whose_memory_cannot_be_had_back_ends() {
             s.send(lent.part(..).unwrap()).unwrap();
             panic!("on purpose");
         });
+    });
+}
+
+#[test]
+fn what_is_lent_is_not_given_back_unwaited_for() {
+    aborts("what_is_lent_is_not_given_back_unwaited_for", || {
+        let (_pd, mut cq, mut tx, _rx) = connected();
+        let mut lent = crate::lent::Lent::new(&mut tx, &mut cq);
+        lent.post(|_, _, _| Ok(())).unwrap();
+        drop(lent);
+    });
+}
+
+/// Runs this in a process of its own, as the test of that name, and sees it end itself.
+fn aborts(test: &str, run: impl FnOnce()) {
+    const CHILD: &str = "VERBS_TEST_SCOPE_ABORTS";
+    if std::env::var_os(CHILD).is_some() {
+        run();
         std::process::exit(0);
     }
-    let name = "scope_tests::a_process_whose_memory_cannot_be_had_back_ends";
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
+        .args(["--exact", &format!("scope_tests::{test}")])
         .env(CHILD, "1")
         .output()
         .unwrap();

@@ -214,7 +214,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         // SAFETY: the queue pair is alive; the segments are the caller's contract.
         let ret = unsafe { way.post(ready.request, ready.bad) };
         // SAFETY: the template is this queue's.
-        match ret != 0 && unsafe { ready.take_refusal() } {
+        match ret != 0 && unsafe { ready.names_refused() } {
             true => Err(PostErrorKind::Device {
                 errno: errno::number(ret),
             }),

@@ -107,7 +107,8 @@ impl SgeList {
                 len: part as u32,
                 lkey,
             });
-            addr += part as u64;
+            // Whoever names such memory is told by the device.
+            addr = addr.wrapping_add(part as u64);
             len -= part;
         }
         self
@@ -203,6 +204,9 @@ impl std::fmt::Debug for SgeList {
 /// * the addresses given stay valid and keep their meaning, also when the value is moved, and for ever if it is forgotten;
 /// * nobody writes the memory, except through cells (atomics, [`Exposed`](crate::Exposed)), and no `&mut` to it exists.
 ///
+/// It is asked more than once: twice for a post, and again when a value that was refused is posted again. All this holds for what each answer
+/// names. The answers need not be the same; what is posted, and measured against the queue's limits, is the last.
+///
 /// Work requests of a queue pair are checked by the device against the keys; a wrong key ends in an error completion and
 /// breaks no rule.
 pub unsafe trait Gather: Send + 'static {
@@ -216,6 +220,8 @@ pub unsafe trait Gather: Send + 'static {
 /// From `scatter` until the value is dropped, or until whoever holds it has seen its completion:
 /// * the addresses given stay valid and keep their meaning, also when the value is moved, and for ever if it is forgotten;
 /// * no reference to the memory exists (other than to cells) that is not borrowed from the value itself.
+///
+/// It is asked more than once, as [`Gather`] is, and this holds for what each answer names.
 ///
 /// Any bytes may be written: the memory must be of a type for which all bytes are valid.
 pub unsafe trait Scatter: Send + 'static {

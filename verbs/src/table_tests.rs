@@ -1,8 +1,11 @@
 //! Tables and registrations of devices that answer otherwise: the user-space device with single functions replaced.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
-use ibverbs_sys::{Api, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd};
+use ibverbs_sys::{
+    Api, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_wc, ibv_wc_opcode,
+};
 
 use crate::fault_tests::{fail_after, fails, open, set_errno};
 use crate::*;
@@ -159,4 +162,50 @@ fn what_the_device_does_not_make_is_an_error() {
     assert!(e.to_string().contains("ibv_create_cq"), "{e}");
     let e = ctx.channel().unwrap_err();
     assert_eq!(e.raw_os_error(), Some(libc::EMFILE));
+}
+
+thread_local! {
+    /// The work request that has completed, says the device, whenever it is asked.
+    static CLAIMED: Cell<u64> = const { Cell::new(0) };
+}
+
+unsafe extern "C" fn claim(_: *mut ibv_cq, _: c_int, into: *mut ibv_wc) -> c_int {
+    let wc = ibv_wc {
+        wr_id: CLAIMED.get(),
+        opcode: ibv_wc_opcode::IBV_WC_RECV,
+        byte_len: 4,
+        ..Default::default()
+    };
+    // SAFETY: the caller has room for one at least.
+    unsafe { *into = wc };
+    1
+}
+
+#[test]
+fn completions_of_what_nobody_posted_are_stale() {
+    let ctx = open(|_| {});
+    let pd = ctx.alloc_pd().unwrap();
+    let mut cq = ctx.cq(32).build().unwrap();
+    let ready = pd.rc(&cq).send_depth(8).recv_depth(8).build().unwrap();
+    let (_, mut tx, mut rx) = ready.split::<Private<Vec<u8>>, Private<Vec<u8>>>();
+    // SAFETY: the context is open, and only this thread uses it.
+    unsafe { (*ctx.raw()).ops.poll_cq = Some(claim) };
+    // What would be the next, one in the middle of nowhere, and one before the first.
+    for seq in [0, 5, crate::ring::SEQ_MASK] {
+        CLAIMED.set(rx.id().wr_id(seq));
+        let claimed = cq.poll().unwrap().unwrap();
+        let stale = rx.redeem(claimed).unwrap_err();
+        assert_eq!(stale.into_completion().queue(), rx.id());
+        CLAIMED.set(tx.id().wr_id(seq));
+        let claimed = cq.poll().unwrap().unwrap();
+        let claimed = tx.redeem(claimed).unwrap_err().into_completion();
+        assert!(tx.retire(claimed).is_err());
+    }
+    assert_eq!((rx.outstanding(), rx.free_slots()), (0, 8));
+    assert_eq!((tx.outstanding(), tx.free_slots()), (0, 8));
+    // What is posted afterwards has the id that was claimed before, and comes back with it.
+    rx.post(pd.register(vec![7; 8]).unwrap()).unwrap();
+    CLAIMED.set(rx.id().wr_id(0));
+    let claimed = cq.poll().unwrap().unwrap();
+    assert_eq!(rx.redeem(claimed).unwrap().unwrap().bytes(), [7; 4]);
 }

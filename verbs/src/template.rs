@@ -7,7 +7,7 @@ use ibverbs_sys::ibv_sge;
 pub(crate) struct Template<R> {
     request: R,
     segment: ibv_sge,
-    /// Null but for the time from a refusal to its being noticed.
+    /// Null when the library is called: what it wrote in an earlier call, even if that succeeded, is no refusal.
     bad: *mut R,
 }
 
@@ -30,13 +30,13 @@ pub(crate) struct Ready<R> {
 }
 
 impl<R> Ready<R> {
-    /// Whether the library has named the request as refused. Asked once for each failure.
+    /// Whether the library has named the request as refused.
     ///
     /// # Safety
     /// The template lives, and is not used otherwise.
-    pub(crate) unsafe fn take_refusal(self) -> bool {
+    pub(crate) unsafe fn names_refused(self) -> bool {
         // SAFETY: the caller's contract.
-        let bad = unsafe { self.bad.replace(std::ptr::null_mut()) };
+        let bad = unsafe { self.bad.read() };
         std::ptr::eq(bad, self.request)
     }
 }
@@ -65,6 +65,7 @@ impl<R: Default> Template<R> {
             Segments::Listed(list, count) => (list, count as i32),
         };
         fill(&mut self.request, list, count);
+        self.bad = std::ptr::null_mut();
         Ready {
             request: &raw mut self.request,
             bad: &raw mut self.bad,

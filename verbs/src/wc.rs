@@ -63,7 +63,8 @@ impl Wc {
         origin: Origin::NONE,
     };
 
-    /// Whether there was a completion of its own; without one, a later completion of the queue implied success.
+    /// Whether this is what a completion of its own said. If not, there was none, and a later completion of the queue implied success; or what it said was
+    /// not kept, because [`SendQueue::redeem`](crate::SendQueue::redeem) gave the buffer and it was not taken then.
     pub fn signaled(&self) -> bool {
         self.opcode != Wc::IMPLIED.opcode
     }
@@ -109,7 +110,7 @@ impl Wc {
         wc
     }
 
-    /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then.
+    /// Bytes received or read. Devices do not define it for sends and WRITEs: 0 then, as where no completion [says](Self::signaled) it.
     #[inline]
     pub fn byte_len(&self) -> u32 {
         let fetched = matches!(

@@ -197,3 +197,24 @@ fn a_batch_keeps_what_was_not_taken() {
     take(&mut batch, &mut b, 1);
     assert_eq!(seen, (0..8).collect::<Vec<_>>());
 }
+
+#[test]
+fn receives_whose_iterator_panics_stay_in_the_queue_as_lost() {
+    let pd = device().alloc_pd().unwrap();
+    let (mut a, mut b) = pair(&pd);
+    let more = (0..3u8).map(|n| {
+        assert!(n < 2, "on purpose");
+        buf(&pd, &[n; 4])
+    });
+    let posting = std::panic::AssertUnwindSafe(|| b.rx.post_many(more));
+    assert!(std::panic::catch_unwind(posting).is_err());
+    assert_eq!((b.rx.outstanding(), b.rx.take_lost().is_some()), (2, false));
+    // They were not posted: the message is for the next.
+    b.rx.post(room(&pd, 4)).unwrap();
+    a.tx.send(buf(&pd, b"here")).signaled().post().unwrap();
+    assert_eq!(b.received().unwrap().bytes(), b"here");
+    a.sent_one();
+    let lost: Vec<_> = std::iter::from_fn(|| b.rx.take_lost()).collect();
+    assert_eq!(lost.iter().map(|b| b[0]).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(b.rx.free_slots(), b.rx.depth());
+}
