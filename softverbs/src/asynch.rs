@@ -73,10 +73,14 @@ impl Helper {
             for _ in 0..rng.below(4) {
                 std::thread::yield_now();
             }
-            let more = qp
-                .send
-                .lock()
-                .progress(&qp, &mut Mover::Slices(&mut rng), 1);
+            // Who polls may be at a long copy of this queue pair's; others are not to wait for that.
+            let more = match qp.send.try_lock() {
+                Some(mut queue) => queue.progress(&qp, &mut Mover::Slices(&mut rng), 1),
+                None => {
+                    std::thread::yield_now();
+                    true
+                }
+            };
             if more {
                 self.enqueue(&qp);
             }
