@@ -178,6 +178,7 @@ impl ExposedLease {
     ///
     /// # Errors
     /// [`OutOfBounds`] if they do not fit.
+    #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.0.write_at(offset, bytes)
     }
@@ -186,6 +187,7 @@ impl ExposedLease {
     ///
     /// # Errors
     /// [`CellError`] if they do not lie within, or `offset` is no multiple of 8.
+    #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, CellError> {
         self.0.atomic_u64(offset)
     }

@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (request, reply) = match &*path {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
-        _ => return Err("send or write_imm, and two numbers".into()),
+        "fetch" => (RequestPath::WriteImm, ReplyPath::Fetch),
+        _ => return Err("send, write_imm or fetch, and two numbers".into()),
     };
     let context = Device::open_default()?;
     let pd = context.alloc_pd()?;

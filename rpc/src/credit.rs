@@ -145,6 +145,8 @@ pub struct Credits {
     owed: u32,
     /// Our ring.
     reader: Option<Reader>,
+    /// Whether counters are fetched as well, and so can overtake those in messages.
+    fetches: bool,
 }
 
 impl Credits {
@@ -170,6 +172,7 @@ impl Credits {
             late: 0,
             owed: 0,
             reader: None,
+            fetches: false,
         }
     }
 
@@ -344,7 +347,11 @@ impl Credits {
         if self.received == self.posted {
             return Err(CreditError::Overrun);
         }
-        let by = counter.wrapping_sub(self.told_by_peer as u32);
+        let mut by = counter.wrapping_sub(self.told_by_peer as u32);
+        if self.fetches && by.cast_signed() < 0 {
+            // Sent before what has been fetched in the meantime.
+            by = 0;
+        }
         if class == Class::Answer && by == 0 {
             // Nothing comes back with it, as with most of them.
             self.received += 1;
@@ -375,6 +382,44 @@ impl Credits {
         self.told_by_peer += u64::from(by);
         self.received += 1;
         debug_assert!(self.told_by_peer <= self.sent + u64::from(self.peer_window));
+        Ok(())
+    }
+
+    /// Accounts for an answer that is left for the peer to fetch and so takes none of its entries: the counter to put on it.
+    #[inline]
+    pub fn shelve(&mut self) -> u32 {
+        debug_assert!(self.promised > 0, "an answer to nothing");
+        self.promised -= 1;
+        self.clear = 0;
+        // The peer sees the counter when it fetches; it will, because its slot is taken until it has.
+        self.owed = 0;
+        if let Some(reader) = &mut self.reader {
+            reader.told();
+        }
+        self.posted as u32
+    }
+
+    /// Accounts for a counter that was fetched, and may be older than what messages have told since.
+    ///
+    /// # Errors
+    /// [`CreditError`] when the peer cannot have said that; nothing has changed then.
+    pub fn fetched(&mut self, counter: u32) -> Result<(), CreditError> {
+        self.fetches = true;
+        let by = counter.wrapping_sub(self.told_by_peer as u32);
+        if by.cast_signed() <= 0 {
+            return Ok(());
+        }
+        let most = self.sent + u64::from(self.peer_window) - self.told_by_peer;
+        if u64::from(by) > most {
+            return Err(CreditError::Counter {
+                by,
+                most: most as u32,
+            });
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.release(by);
+        }
+        self.told_by_peer += u64::from(by);
         Ok(())
     }
 

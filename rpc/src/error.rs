@@ -261,6 +261,12 @@ pub enum Violation {
     /// A request in a slot that is in use.
     #[error("a request in slot {0}, which is in use")]
     SlotInUse(u32),
+    /// A request to leave the reply on a shelf, where there is none.
+    #[error("a request whose reply is to be fetched, which was not agreed upon")]
+    NoShelf,
+    /// A fetched reply of which the rest is not what its beginning says.
+    #[error("a fetched reply that does not fit together")]
+    Fetched,
     /// More than a message may have.
     #[error("a body of {len} bytes, {most} were agreed upon")]
     TooLarge {

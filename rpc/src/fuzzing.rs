@@ -6,6 +6,7 @@ use crate::credit::{Class, Credits};
 use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm, endpoint};
 use crate::ring;
 use crate::setup;
+use crate::shelf::{self, Fetched};
 use crate::wire::{Header, PieceList, decode_release};
 
 /// A message as it lies in a receive entry.
@@ -58,6 +59,23 @@ pub fn control_stream(mut bytes: &[u8]) {
             }
             Ok(Some(_)) => {}
             Err(_) => return,
+        }
+    }
+}
+
+/// The beginning of an entry of a shelf, behind the generation that is asked for.
+pub fn shelf_entry(bytes: &[u8]) {
+    let limits = setup::LIMITS;
+    let Some((generation, entry)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let generation = u32::from_le_bytes(*generation);
+    if let Fetched::There { len, rest } = shelf::check(entry, generation, limits.inline_limit) {
+        let end = shelf::ENTRY_HEAD + len;
+        assert!(end <= shelf::stride(limits.inline_limit));
+        match entry.get(shelf::ENTRY_HEAD..end) {
+            Some(bytes) => message(bytes),
+            None => drop(shelf::rest_is_right(entry, rest)),
         }
     }
 }

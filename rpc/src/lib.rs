@@ -7,7 +7,7 @@
 //!      \       /
 //!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
 //!         \      |      /
-//!      wire  credit  ring  slot  handshake       pure: encodings and rules, no I/O
+//!      wire  credit  ring  slot  shelf  handshake       pure: encodings and rules, no I/O
 //! ```
 
 mod client;
@@ -31,6 +31,7 @@ mod posted;
 mod ring;
 mod server;
 mod setup;
+mod shelf;
 mod slot;
 mod transfer;
 mod wait;

@@ -24,7 +24,7 @@ pub(crate) use prepare::{PrepareError, Prepared};
 use crate::credit::{CONTROL_RESERVE, Class, Credits};
 use crate::error::Lost;
 use crate::handshake::Terms;
-use crate::posted::{Body, Message, Posted, Read, ReadSlice};
+use crate::posted::{Body, Fetch, Fetching, Message, Posted, Read, ReadSlice};
 use crate::wire::{HEADER_LEN, Header, SlotId};
 use inbox::Inbox;
 use mempool::Buf;
@@ -257,6 +257,36 @@ impl Link {
         Ok(())
     }
 
+    /// Posts the READ of the part of an entry that `fetch` aims at, from an entry that begins at `entry`.
+    pub fn fetch(&mut self, fetch: Box<Fetch>, entry: RemoteRegion) -> Result<(), Lost> {
+        debug_assert!(self.reads < self.most_reads, "I5: too many READs");
+        let (from, to) = fetch.part();
+        let source = entry
+            .slice(from as u64..to as u64)
+            .map_err(|e| post_failed(&e))?;
+        self.tx
+            .read(Fetching(fetch), source)
+            .signaled()
+            .post()
+            .map_err(|e| post_failed(&e))?;
+        self.reads += 1;
+        self.unsignaled = 0;
+        Ok(())
+    }
+
+    /// Accounts for an answer that is left for the peer to fetch: the counter to put on it.
+    #[inline]
+    pub fn shelve(&mut self) -> u32 {
+        self.credits.shelve()
+    }
+
+    /// Accounts for a counter that came with a fetched answer.
+    #[inline]
+    pub fn fetched(&mut self, credit: u32) -> Result<(), Lost> {
+        self.credits.fetched(credit)?;
+        Ok(())
+    }
+
     /// Takes back what a completion of the send queue retires.
     #[inline]
     pub fn sent(
@@ -276,7 +306,7 @@ impl Link {
             };
             let what = match posted {
                 Posted::Message(_) | Posted::Copied => "a message",
-                Posted::Read(_) => {
+                Posted::Read(_) | Posted::Fetch(_) => {
                     self.reads -= 1;
                     "a READ"
                 }
@@ -298,6 +328,7 @@ impl Link {
                 }
                 Posted::Copied => {}
                 Posted::Read(read) => each(Sent::Read(*read))?,
+                Posted::Fetch(fetch) => each(Sent::Fetch(fetch))?,
             }
         }
     }
@@ -399,4 +430,6 @@ pub(crate) enum Sent {
     /// A message: whose it is, and what was behind its header.
     Message(Option<SlotId>, Body),
     Read(Read),
+    /// A part of an entry of the peer's shelf is here.
+    Fetch(Box<Fetch>),
 }

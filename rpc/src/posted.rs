@@ -62,6 +62,15 @@ impl Body {
         }
     }
 
+    /// The bytes of every segment, in order.
+    pub fn each(&self, mut each: impl FnMut(&[u8])) {
+        match self {
+            Body::Empty => {}
+            Body::One(segment) => each(segment.as_slice()),
+            Body::Many(list) => list.segments().for_each(|segment| each(segment.as_slice())),
+        }
+    }
+
     pub fn into_list(self) -> SgList {
         match self {
             Body::Empty => SgList::new(),
@@ -163,6 +172,79 @@ unsafe impl Scatter for Read {
     }
 }
 
+/// A READ of a part of an entry of the peer's shelf, into a buffer for the whole entry.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    buf: Buf,
+    slot: SlotId,
+    /// The part that is being fetched, or was last.
+    from: usize,
+    to: usize,
+}
+
+impl Fetch {
+    pub fn new(buf: Buf, slot: SlotId) -> Fetch {
+        Fetch {
+            buf,
+            slot,
+            from: 0,
+            to: 0,
+        }
+    }
+
+    /// For another slot.
+    pub fn reuse(&mut self, slot: SlotId) {
+        self.slot = slot;
+    }
+
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    /// The part to fetch next; false if it is none of the buffer.
+    pub fn aim(&mut self, from: usize, to: usize) -> bool {
+        let fits = from < to && to <= self.buf.len();
+        if fits {
+            (self.from, self.to) = (from, to);
+        }
+        fits
+    }
+
+    /// Where the part that was fetched last begins, and where it ends.
+    pub fn part(&self) -> (usize, usize) {
+        (self.from, self.to)
+    }
+
+    /// The entry up to the end of what was fetched last.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[..self.to]
+    }
+}
+
+/// A [`Fetch`] that can be posted, in the box that it stays in.
+#[derive(Debug)]
+pub(crate) struct Fetching(pub Box<Fetch>);
+
+// SAFETY: the buffer is the fetch's own, at a fixed address, and nobody reaches it while this value exists. `aim` keeps the part within it, and not
+// empty. Any bytes are valid `u8`s.
+unsafe impl Scatter for Fetching {
+    fn scatter(&mut self, out: &mut SgeList) {
+        let fetch = &mut *self.0;
+        out.push(Sge {
+            addr: fetch.buf.as_mut_ptr() as u64 + fetch.from as u64,
+            len: (fetch.to - fetch.from) as u32,
+            lkey: fetch.buf.lkey(),
+        });
+    }
+}
+
+// SAFETY: the stored value is the same box; the buffer's memory does not move.
+unsafe impl StoredAs<Posted> for Fetching {
+    fn store(self) -> Posted {
+        Posted::Fetch(self.0)
+    }
+}
+
 /// An entry of the send queue.
 ///
 /// Two words, whatever it is: what has just been put together and is then moved costs the processor more than all the rest of a small
@@ -173,6 +255,7 @@ pub(crate) enum Posted {
     /// A small message, which was copied while it was posted.
     Copied,
     Read(Box<Read>),
+    Fetch(Box<Fetch>),
 }
 
 // SAFETY: header and segments each keep `Gather`'s contract: owned, not moved in memory, and not

@@ -17,9 +17,6 @@ pub(crate) const LIMITS: Limits = Limits {
     immediate: false,
 };
 
-/// Optional features of the protocol that this version has: none yet.
-pub(crate) const FEATURES: u64 = 0;
-
 /// Bytes that one READ fetches, by default: small calls get their turn in between.
 pub(crate) const READ_SLICE: u32 = 256 << 10;
 pub(crate) const READ_SLICE_MIN: u32 = 4 << 10;

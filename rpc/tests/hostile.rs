@@ -80,7 +80,7 @@ impl Raw {
             }
             None => body.extend(0u16.to_le_bytes()),
         }
-        let mut hello = b"VBRP\x01\0\x01\0".to_vec();
+        let mut hello = b"VBRP\x02\0\x01\0".to_vec();
         hello.extend((body.len() as u16).to_le_bytes());
         hello.extend(body);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
@@ -96,6 +96,9 @@ impl Raw {
         let slots = word(10);
         let peer = Endpoint::from_bytes(&welcome[32..32 + Endpoint::LEN]).unwrap();
         let rest = &welcome[32 + Endpoint::LEN + 2..];
+        // Behind the ring, a shelf of no bytes.
+        let (rest, shelf) = rest.split_at(rest.len() - 2);
+        assert_eq!(shelf, [0; 2]);
         assert_eq!(rest.len(), if ring { 24 } else { 0 });
         let ring = rest.first_chunk().map(RemoteRegion::from_bytes);
         setup.connect(&peer).unwrap();
@@ -185,6 +188,7 @@ impl Raw {
 #[derive(Clone, Default)]
 struct Message {
     kind: u8,
+    code: u16,
     slot: u32,
     generation: u32,
     credit: u32,
@@ -207,7 +211,8 @@ impl Message {
     fn bytes(&self) -> Vec<u8> {
         let mut out = vec![1, self.kind];
         out.extend(ECHO.0.to_le_bytes());
-        out.extend([0; 4]);
+        out.extend(self.code.to_le_bytes());
+        out.extend([0; 2]);
         out.extend(self.slot.to_le_bytes());
         out.extend(self.generation.to_le_bytes());
         out.extend(0u32.to_le_bytes());
@@ -279,10 +284,11 @@ impl Stage {
 fn messages_that_make_no_sense() {
     both_ways(|mut stage| {
         type Bend = fn(&Raw, &mut Message);
-        let bends: [(&str, Bend); 12] = [
+        let bends: [(&str, Bend); 13] = [
             ("a reply to a server", |_, m| m.kind = 2),
             ("an error to a server", |_, m| m.kind = 3),
             ("an unknown kind", |_, m| m.kind = 99),
+            ("a reply to be fetched without a shelf", |_, m| m.code = 4),
             ("a slot that does not exist", |raw, m| m.slot = raw.slots),
             ("a slot far away", |_, m| m.slot = u32::MAX),
             ("generation 0", |_, m| m.generation = 0),

@@ -27,6 +27,18 @@ fn without_immediate_data_everything_is_sent() {
             assert!(reply.bytes() == bytes);
         }
 
+        // Replies can be fetched all the same; what is pushed beside that is sent.
+        for reply in [ReplyPath::Fetch, ReplyPath::Hybrid] {
+            let mut client = connect().reply(reply).connect(server.local_addr()).unwrap();
+            assert_eq!(client.paths(), Some((RequestPath::Send, reply)));
+            for len in [0, 100, 4096, 100_000] {
+                let bytes = pattern(len, 2);
+                let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
+                assert!(reply.bytes() == bytes);
+            }
+            assert_eq!(client.stats().fetched, 4);
+        }
+
         // Asked for by name, it is an error that says what to do.
         let asked = connect().request(RequestPath::WriteImm);
         let error = asked.connect(server.local_addr()).unwrap_err();
@@ -39,7 +51,7 @@ fn without_immediate_data_everything_is_sent() {
         assert!(error.to_string().contains("Send works without"), "{error}");
 
         // A client that has it, and wants nothing else, is refused in words.
-        let mut hello = b"VBRP\x01\0\x01\0".to_vec();
+        let mut hello = b"VBRP\x02\0\x01\0".to_vec();
         let mut body = vec![2, 2];
         for value in [64u32, 4096, 56] {
             body.extend(value.to_le_bytes());

@@ -9,7 +9,7 @@ use verbatim::rpc::{
     ServerHandle,
 };
 
-use super::case::{Flow, Size, Verb, WINDOW};
+use super::case::{Flow, Path, Size, Verb, WINDOW};
 use super::link::Host;
 use super::measure::{Figures, Group, Pipeline, pipelined, serial};
 
@@ -59,17 +59,18 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Connects to the server; requests and replies both travel by `path`.
+    /// Connects to the server; requests and replies travel by `path`.
     pub fn connect(
         host: &Host,
         address: &str,
-        path: Verb,
+        path: Path,
         size: Size,
         flow: Flow,
     ) -> Result<Caller> {
         let (request, reply) = match path {
-            Verb::Send => (RequestPath::Send, ReplyPath::Send),
-            Verb::WriteImm => (RequestPath::WriteImm, ReplyPath::WriteImm),
+            Path::Pushed(Verb::Send) => (RequestPath::Send, ReplyPath::Send),
+            Path::Pushed(Verb::WriteImm) => (RequestPath::WriteImm, ReplyPath::WriteImm),
+            Path::Fetched => (RequestPath::WriteImm, ReplyPath::Fetch),
         };
         let client = Client::builder()
             .request(request)

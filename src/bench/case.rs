@@ -26,7 +26,7 @@ pub enum Case {
     /// Calls whose reply is as long as the request.
     Rpc {
         /// How requests and replies travel.
-        path: Verb,
+        path: Path,
         /// How long they are.
         size: Size,
         /// How many are on their way.
@@ -61,6 +61,25 @@ pub enum Verb {
     Send,
     /// As WRITEs with immediate data, into memory that the receiver exposes.
     WriteImm,
+}
+
+/// How requests and replies travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Path {
+    /// Both in the same way.
+    Pushed(Verb),
+    /// Requests as WRITEs with immediate data; the client READs the replies.
+    Fetched,
+}
+
+impl Path {
+    /// How the messages travel that it is compared with.
+    pub fn verb(self) -> Verb {
+        match self {
+            Path::Pushed(verb) => verb,
+            Path::Fetched => Verb::WriteImm,
+        }
+    }
 }
 
 /// Length of a message.
@@ -139,7 +158,11 @@ impl Case {
             all.extend(shapes.map(|(size, flow)| Case::Verbs { verb, size, flow }));
         }
         all.push(Case::Read);
-        for path in verbs {
+        for path in [
+            Path::Pushed(Verb::WriteImm),
+            Path::Pushed(Verb::Send),
+            Path::Fetched,
+        ] {
             all.extend(shapes.map(|(size, flow)| Case::Rpc { path, size, flow }));
         }
         for blocking in [false, true] {
@@ -165,7 +188,7 @@ impl Case {
         match self {
             Case::Floor | Case::Death(_) => None,
             Case::Rpc { path, size, flow } => Some(Case::Verbs {
-                verb: path,
+                verb: path.verb(),
                 size,
                 flow,
             }),
@@ -257,6 +280,15 @@ impl fmt::Display for Verb {
     }
 }
 
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Pushed(verb) => verb.fmt(f),
+            Path::Fetched => f.write_str("write_imm+fetch"),
+        }
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -285,6 +317,8 @@ mod tests {
             "rpc/send/64B/pipelined",
             "rpc/write_imm/64B/serial",
             "rpc/write_imm/64B/pipelined",
+            "rpc/write_imm+fetch/64B/serial",
+            "rpc/write_imm+fetch/1MiB/serial",
             "unix/64B/pingpong",
             "tcp/64B/pingpong",
             "unix-blocking/64B/pingpong",

@@ -174,7 +174,7 @@ fn round(ns: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Flow, Size, Verb};
+    use super::super::case::{Flow, Path, Size, Verb};
     use super::*;
 
     const PINGPONG: Case = Case::Verbs {
@@ -183,7 +183,7 @@ mod tests {
         flow: Flow::Serial,
     };
     const PIPELINED: Case = Case::Rpc {
-        path: Verb::Send,
+        path: Path::Pushed(Verb::Send),
         size: Size::B64,
         flow: Flow::Pipelined,
     };

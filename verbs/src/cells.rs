@@ -166,6 +166,25 @@ pub(crate) unsafe fn read_lines(base: *mut u8, offset: usize, out: &mut [u8]) {
     }
 }
 
+/// The other way round, word by word: what is written here has often just been put together out of words, and is not to be read by more at once.
+///
+/// # Safety
+/// As for [`read_lines`].
+#[inline(always)]
+pub(crate) unsafe fn write_lines(base: *mut u8, offset: usize, bytes: &[u8]) {
+    // SAFETY: within the region.
+    let mut at = unsafe { base.add(offset) };
+    for line in bytes.as_chunks::<LINE>().0 {
+        for (i, from) in line.as_chunks::<WORD>().0.iter().enumerate() {
+            // SAFETY: a word of the region: aligned as its base is, and within it.
+            let word = unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) };
+            word.store(u64::from_ne_bytes(*from), Relaxed);
+        }
+        // SAFETY: still within the region, or at its end.
+        at = unsafe { at.add(LINE) };
+    }
+}
+
 /// Copies a line in four steps. To the compiler, and so to everybody who may write the line meanwhile, this is as good as atomic: it cannot
 /// assume anything about what was read.
 ///

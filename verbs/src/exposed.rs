@@ -121,8 +121,15 @@ impl<M: Memory> Exposed<M> {
     ///
     /// # Errors
     /// [`OutOfBounds`] when they do not fit.
+    #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset as u64, bytes.len() as u64, self.0.len() as u64)?;
+        let base = self.0.as_ptr();
+        if Cells::are_lines(base, offset, bytes.len()) {
+            // SAFETY: in bounds, and as for `cells`.
+            unsafe { cells::write_lines(base, offset, bytes) };
+            return Ok(());
+        }
         // SAFETY: in bounds.
         unsafe { self.cells().write(offset, bytes) };
         Ok(())
@@ -135,6 +142,7 @@ impl<M: Memory> Exposed<M> {
     ///
     /// # Errors
     /// [`CellError`] when it does not lie within the memory or is not aligned.
+    #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, CellError> {
         const SIZE: usize = size_of::<u64>();
         OutOfBounds::check(offset as u64, SIZE as u64, self.0.len() as u64)?;

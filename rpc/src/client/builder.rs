@@ -1,6 +1,7 @@
 //! Connecting to a server.
 
 use super::calls::Calls;
+use super::fetch::{Fetcher, Policy};
 use super::flight::{Flight, Unreleased};
 use super::stats::Recorder;
 use super::{Client, Options};
@@ -48,6 +49,8 @@ pub struct ClientBuilder {
     zombies_max: Option<u32>,
     request_path: Option<RequestPath>,
     reply_path: Option<ReplyPath>,
+    fetch_first: Option<usize>,
+    fetch_tries: Option<u32>,
 }
 
 impl ClientBuilder {
@@ -62,6 +65,8 @@ impl ClientBuilder {
             zombies_max: None,
             request_path: None,
             reply_path: None,
+            fetch_first: None,
+            fetch_tries: None,
         }
     }
 
@@ -109,6 +114,19 @@ impl ClientBuilder {
     /// as SENDs).
     pub fn reply(mut self, path: ReplyPath) -> Self {
         self.reply_path = Some(path);
+        self
+    }
+
+    /// How many bytes of a reply the first READ fetches, where replies are [fetched](ReplyPath::Fetch) (default: learnt from what replies have
+    /// been long). Rounded up to 64, and the 24 bytes in front of a reply and its 40 bytes of header are among them.
+    pub fn fetch_first(mut self, bytes: usize) -> Self {
+        self.fetch_first = Some(bytes);
+        self
+    }
+
+    /// After how many READs that find nothing, in each of two calls in a row, a [hybrid](ReplyPath::Hybrid) connection has replies pushed (default 4).
+    pub fn fetch_tries(mut self, reads: u32) -> Self {
+        self.fetch_tries = Some(reads);
         self
     }
 
@@ -176,7 +194,10 @@ impl ClientBuilder {
                 source,
             })?;
         // The key goes out with the hello, before it is known whether the server will use it.
-        let ring = ReplyPath::WriteImm.bit() & paths.reply != 0;
+        let ring = ReplyPath::ALL.into_iter().any(|path| {
+            let may = path.has_ring() || path.has_shelf() && limits.immediate;
+            may && path.bit() & paths.reply != 0
+        });
         let ring = ring.then(|| limits.ring_size(limits.window, limits.inline_limit));
         let mut prepared = Prepared::new(&pd, &cq, &pool, limits.window, slots, ring)?;
 
@@ -194,7 +215,7 @@ impl ClientBuilder {
         let welcome = exchange(&mut stream, &hello, deadline, self.timeout)?;
         let terms = confirm(&welcome, &hello)?;
         let server = endpoint(&welcome.endpoint)?;
-        if !terms.reply_path.has_ring() {
+        if !terms.reply_ring {
             prepared.drop_ring();
         }
         // The server makes no requests.
@@ -217,6 +238,11 @@ impl ClientBuilder {
             transfers: Vec::new(),
             freed: Vec::with_capacity(terms.slots as usize),
             unreleased: Unreleased::new(terms.slots),
+            fetcher: terms.shelf.map(|shelf| {
+                let hybrid = terms.reply_path == ReplyPath::Hybrid;
+                let policy = Policy::new(hybrid, self.fetch_first, self.fetch_tries);
+                Box::new(Fetcher::new(shelf, terms.inline_limit, policy))
+            }),
             dropped: Default::default(),
             pool,
             pd,
@@ -266,7 +292,9 @@ impl Paths {
                 .fold(0, all),
             reply: ReplyPath::ALL
                 .into_iter()
-                .filter(|&path| able(path.has_ring()) && reply.is_none_or(|asked| asked == path))
+                .filter(|&path| able(path.has_ring()))
+                // Fetching is for who asks for it.
+                .filter(|&path| reply.map_or(!path.has_shelf(), |asked| asked == path))
                 .map(ReplyPath::bit)
                 .fold(0, all),
         })

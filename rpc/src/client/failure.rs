@@ -121,6 +121,9 @@ impl Client {
         link.destroy();
         while self.batch.pop().is_some() {}
         self.transfers.clear();
+        if let Some(fetcher) = &mut self.fetcher {
+            fetcher.clear();
+        }
         self.freed.clear();
         self.flights.fill_with(Flight::default);
     }

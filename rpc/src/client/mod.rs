@@ -8,6 +8,7 @@
 mod builder;
 mod calls;
 mod failure;
+mod fetch;
 mod flight;
 mod pending;
 mod progress;
@@ -35,6 +36,7 @@ use crate::slot::SlotTable;
 use crate::wait::Waiter;
 use crate::wire::{HEADER_LEN, SlotId};
 use calls::Calls;
+use fetch::Fetcher;
 use flight::{Flight, Unreleased};
 use mempool::{Buf, Pool};
 use stats::Recorder;
@@ -78,6 +80,8 @@ pub struct Client {
     /// Slots that have become free, for `settle`.
     freed: Vec<SlotId>,
     unreleased: Unreleased,
+    /// On connections with a shelf. Boxed: the others have none.
+    fetcher: Option<Box<Fetcher>>,
     dropped: pending::Dropped,
 
     pool: Pool,
@@ -234,7 +238,11 @@ impl Client {
     /// Figures since the connection was made.
     pub fn stats(&self) -> ClientStats {
         let rnr = self.link.as_ref().map_or(self.recorder.rnr, Link::rnr);
-        self.recorder.snapshot(rnr)
+        let mut stats = self.recorder.snapshot(rnr);
+        if let Some(fetcher) = &self.fetcher {
+            stats.add_fetches(fetcher);
+        }
+        stats
     }
 }
 

@@ -46,7 +46,8 @@ impl Client {
         let mut found = self.cq.poll_into(&mut self.batch)?;
         if found == 0 {
             // Nothing but looking, which finds what comes the sooner.
-            let mut left = if self.transfers.is_empty() {
+            let fetching = self.fetcher.as_ref().is_some_and(|f| f.is_waiting());
+            let mut left = if self.transfers.is_empty() && !fetching {
                 polls - 1
             } else {
                 0
@@ -67,6 +68,9 @@ impl Client {
             self.dispatch(completion)?;
         }
         self.settle();
+        if self.fetcher.is_some() {
+            found += self.fetch()?;
+        }
         if self.unreleased.bytes() >= RELEASE_AT {
             self.control(Kind::Release)?;
         }
@@ -91,6 +95,7 @@ impl Client {
             };
         }
         let (slots, flights, freed) = (&mut self.slots, &mut self.flights, &mut self.freed);
+        let fetcher = &mut self.fetcher;
         link.sent(completion, |sent| {
             match sent {
                 Sent::Message(owner, body) => {
@@ -99,6 +104,11 @@ impl Client {
                         if slots.local_done(slot)? {
                             freed.push(slot);
                         }
+                    }
+                }
+                Sent::Fetch(fetch) => {
+                    if let Some(fetcher) = fetcher {
+                        fetcher.landed.push(fetch);
                     }
                 }
                 Sent::Read(read) => {
@@ -127,7 +137,10 @@ impl Client {
         header.read(link.message())?;
         if header.kind == Kind::Reply {
             link.account(Class::Answer, header.credit)?;
-            if self.end_small(&header)? {
+            if let Some(fetcher) = &mut self.fetcher {
+                fetcher.policy.pushed(header.remaining_us);
+            }
+            if self.end_small(&header, None)? {
                 return match &mut self.link {
                     Some(link) => link.repost(Class::Answer),
                     None => Ok(()),
@@ -151,7 +164,7 @@ impl Client {
         if header.kind != Kind::Reply {
             link.account(class, header.credit)?;
         }
-        let whole = class == Class::Answer && self.answer(&header)?;
+        let whole = class == Class::Answer && self.answer(&header, None)?;
         if let Some(link) = &mut self.link {
             link.repost(class)?;
         }
@@ -161,8 +174,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes an answer in; true if nothing of it has to be fetched any more.
-    fn answer(&mut self, header: &Header) -> Result<bool, Lost> {
+    /// Takes an answer in, which is at hand or has been fetched; true if nothing of it has to be fetched any more.
+    pub(super) fn answer(&mut self, header: &Header, fetched: Option<&[u8]>) -> Result<bool, Lost> {
         self.slots.answer(header.slot)?;
         let Some(link) = &self.link else {
             return Ok(true);
@@ -172,7 +185,10 @@ impl Client {
             let len = header.body_len;
             return Err(Violation::TooLarge { len, most }.into());
         }
-        let bytes = link.message();
+        let bytes = match fetched {
+            Some(bytes) => bytes,
+            None => link.message(),
+        };
         let inline = bytes.get(header.inline_start()..).unwrap_or_default();
         let flight = &mut self.flights[header.slot.index as usize];
         if header.pieces > 0 {

@@ -62,6 +62,9 @@ impl Client {
         header.method = method.0;
         header.slot = slot;
         header.remaining_us = deadline.to_wire(now);
+        if let Some(fetcher) = &self.fetcher {
+            header.code = fetcher.policy.units();
+        }
         let message = &mut self.scratch[..HEADER_LEN + payload.len()];
         message[HEADER_LEN..].copy_from_slice(payload);
         let posted = link
@@ -71,6 +74,11 @@ impl Client {
             let _ = self.slots.cancel(slot);
             return Err(lost);
         }
+        if header.code != 0
+            && let Some(fetcher) = &mut self.fetcher
+        {
+            fetcher.expect(slot, header.code, now);
+        }
         let flight = &mut self.flights[slot.index as usize];
         flight.small = true;
         flight.deadline = (!deadline.is_never()).then_some(deadline);
@@ -79,12 +87,16 @@ impl Client {
         Ok(Some((slot, now)))
     }
 
-    /// Takes in the answer to a small call, which is at hand, if that is what it is and it is a whole reply; false if not.
+    /// Takes in the answer to a small call, which is at hand or has been fetched, if that is what it is and it is a whole reply; false if not.
     ///
     /// # Errors
     /// When the peer broke the rules.
     #[inline(always)]
-    pub(super) fn end_small(&mut self, header: &Header) -> Result<bool, Lost> {
+    pub(super) fn end_small(
+        &mut self,
+        header: &Header,
+        fetched: Option<&[u8]>,
+    ) -> Result<bool, Lost> {
         let (Some(flight), Some(link)) =
             (self.flights.get_mut(header.slot.index as usize), &self.link)
         else {
@@ -105,7 +117,11 @@ impl Client {
         let Some(key) = flight.call.take() else {
             return Ok(true);
         };
-        let bytes = link.message().get(header.inline_start()..);
+        let bytes = match fetched {
+            Some(bytes) => bytes,
+            None => link.message(),
+        };
+        let bytes = bytes.get(header.inline_start()..);
         if let Some(started) = self.calls.end_small(key, bytes.unwrap_or_default()) {
             self.recorder.bytes_received += header.body_len;
             if !(self.quick && self.recorder.quick.skip()) {

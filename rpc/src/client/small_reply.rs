@@ -11,7 +11,10 @@ use std::fmt;
 /// Spare ones that a thread keeps.
 const SPARE_MAX: usize = 64;
 
-thread_local!(static SPARE: RefCell<Vec<Box<Room>>> = const { RefCell::new(Vec::new()) });
+/// Rooms as they are handed on.
+type Rooms = Vec<Box<Room>>;
+
+thread_local!(static SPARE: RefCell<Rooms> = const { RefCell::new(Vec::new()) });
 
 /// On lines of its own: one thread may read what another's neighbour is written to.
 #[repr(align(64))]

@@ -1,7 +1,9 @@
 //! What a client counts.
 
+use super::fetch::Fetcher;
 use crate::histogram::Histogram;
 use crate::outgoing::Copies;
+use crate::shelf::UNIT;
 use std::fmt;
 use std::time::Duration;
 
@@ -81,6 +83,13 @@ impl Recorder {
             copies: self.copies.copies,
             bytes_copied: self.copies.bytes,
             reads: self.reads,
+            fetches: 0,
+            fetched: 0,
+            fetch_misses: 0,
+            bytes_wasted: 0,
+            switches: 0,
+            fetch_first: 0,
+            fetch_tries: 0,
             rnr,
             p50: quantile(0.5),
             p99: quantile(0.99),
@@ -111,6 +120,20 @@ pub struct ClientStats {
     pub bytes_copied: u64,
     /// READs of large replies.
     pub reads: u64,
+    /// READs of the server's shelf.
+    pub fetches: u64,
+    /// Replies that were fetched there.
+    pub fetched: u64,
+    /// READs that found none.
+    pub fetch_misses: u64,
+    /// Bytes that READs of the shelf fetched in vain: all of those that found nothing, and what was behind the end of shorter replies.
+    pub bytes_wasted: u64,
+    /// Times that a hybrid connection went from fetching to pushing or back.
+    pub switches: u64,
+    /// Bytes that the first READ for a reply fetches at present; 0 while replies are pushed.
+    pub fetch_first: usize,
+    /// READs that may fail for one reply before a hybrid connection thinks of pushing.
+    pub fetch_tries: u32,
     /// Times that the server was not ready to receive: always 0.
     pub rnr: u64,
     /// Half of all calls took no longer than this. Of small calls that [`call`](crate::Client::call) makes alone on its connection, and that
@@ -120,6 +143,24 @@ pub struct ClientStats {
     pub p99: Duration,
     /// The longest call of those measured.
     pub max: Duration,
+}
+
+impl ClientStats {
+    pub(super) fn add_fetches(&mut self, fetcher: &Fetcher) {
+        let counts = &fetcher.counts;
+        self.fetches = counts.reads;
+        self.fetched = counts.replies;
+        self.fetch_misses = counts.failed;
+        self.bytes_wasted = counts.wasted;
+        self.switches = fetcher.policy.switches();
+        self.fetch_tries = fetcher.policy.tries();
+        self.fetch_first = usize::from(fetcher.policy.units()) * UNIT;
+    }
+
+    /// READs for each reply that was fetched; `None` if none was.
+    pub fn reads_per_fetch(&self) -> Option<f64> {
+        (self.fetched > 0).then(|| self.fetches as f64 / self.fetched as f64)
+    }
 }
 
 impl fmt::Display for ClientStats {
@@ -141,6 +182,14 @@ impl fmt::Display for ClientStats {
             self.bytes_copied,
             self.credit_stalls,
             self.rnr,
-        )
+        )?;
+        match self.reads_per_fetch() {
+            Some(reads) => write!(
+                f,
+                ", {} replies fetched with {reads:.2} READs each, {} B in vain, {} switches",
+                self.fetched, self.bytes_wasted, self.switches
+            ),
+            None => Ok(()),
+        }
     }
 }

@@ -104,6 +104,8 @@ impl Client {
         header.method = method.0;
         header.slot = slot;
         header.remaining_us = deadline.to_wire(now);
+        let units = self.fetcher.as_ref().map_or(0, |f| f.policy.units());
+        header.code = units;
         ready.describe(&mut header);
         // What was copied is the header's own: nobody waits for it to come back.
         let owner = (!ready.body.is_empty()).then_some(slot);
@@ -114,6 +116,11 @@ impl Client {
             let _ = self.slots.cancel(slot);
             self.fail(lost);
             return Err(Box::new((self.closed(), None)));
+        }
+        if units != 0
+            && let Some(fetcher) = &mut self.fetcher
+        {
+            fetcher.expect(slot, units, now);
         }
         if owner.is_none() {
             // Cannot free the slot: it has not been answered.

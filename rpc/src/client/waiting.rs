@@ -118,7 +118,9 @@ impl Client {
         // Calls that were dropped become zombies when their time is over; that may end the wait.
         let timeout = deadline.remaining_at(now);
         let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
-        let timeout = timeout.into_iter().chain(sweep).min();
+        let due = self.fetcher.as_ref().and_then(|f| f.due());
+        let due = due.map(|due| due.since(now));
+        let timeout = timeout.into_iter().chain(sweep).chain(due).min();
         let fds = [self.channel.as_fd(), self.control.as_fd()];
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
         if ready & 1 != 0 {

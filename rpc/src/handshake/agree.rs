@@ -1,8 +1,9 @@
 //! What two ends agree upon, from what each can do.
 
-use super::{HandshakeError, Hello, ReplyPath, RequestPath, Welcome};
+use super::{HandshakeError, Hello, PUSHED_INTO_RING, ReplyPath, RequestPath, Welcome};
 use crate::credit::{Credits, WINDOW_MAX, WINDOW_MIN};
 use crate::ring;
+use crate::shelf;
 use crate::wire::{RELEASE_BYTES_MAX, longest};
 use verbs::{Endpoint, RemoteRegion};
 
@@ -75,6 +76,10 @@ pub struct Terms {
     pub max_message: u64,
     /// The peer's receive ring, if messages to it go there.
     pub peer_ring: Option<RemoteRegion>,
+    /// Whether the server's messages go into a ring of the client.
+    pub reply_ring: bool,
+    /// Where the server leaves replies, as the client sees it.
+    pub shelf: Option<RemoteRegion>,
 }
 
 fn in_range(
@@ -116,6 +121,17 @@ fn check_ring(
         Ok(ring)
     } else {
         Err(HandshakeError::Ring(ring.len))
+    }
+}
+
+/// Checks the shelf in a welcome whose other numbers have been checked.
+fn check_shelf(welcome: &Welcome) -> Result<RemoteRegion, HandshakeError> {
+    let shelf = welcome.shelf.ok_or(HandshakeError::Shelf(0))?;
+    let len = shelf::size(welcome.slots, welcome.inline_limit);
+    if shelf.len == len && shelf.addr.checked_add(len).is_some() {
+        Ok(shelf)
+    } else {
+        Err(HandshakeError::Shelf(shelf.len))
     }
 }
 
@@ -169,7 +185,10 @@ pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
     let inline_limit = hello.inline_limit.min(limits.inline_limit);
     let mut possible = Credits::slots(hello.window, limits.window);
     let mut peer_ring = None;
-    if reply_path.has_ring() {
+    // Beside a shelf there are pushed messages as well; they go the best way there is.
+    let beside = reply_path.has_shelf() && limits.immediate && hello.ring.is_some();
+    let reply_ring = reply_path.has_ring() || beside;
+    if reply_ring {
         let ring = check_ring(hello.ring, inline_limit)?;
         possible = possible.min(ring_slots(&ring, inline_limit));
         peer_ring = Some(ring);
@@ -183,6 +202,8 @@ pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
         slots: hello.slots.min(limits.slots).min(possible),
         max_message: hello.max_message.min(limits.max_message),
         peer_ring,
+        reply_ring,
+        shelf: None,
     })
 }
 
@@ -201,7 +222,9 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
     check_window(welcome.window)?;
     check_inline(welcome.inline_limit, hello.inline_limit)?;
     let mut most = Credits::slots(hello.window, welcome.window).min(hello.slots);
-    if reply_path.has_ring() {
+    let beside = reply_path.has_shelf() && welcome.features & PUSHED_INTO_RING != 0;
+    let reply_ring = reply_path.has_ring() || beside;
+    if reply_ring {
         let ring = check_ring(hello.ring, welcome.inline_limit)?;
         most = most.min(ring_slots(&ring, welcome.inline_limit));
     }
@@ -211,6 +234,10 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
     };
     let range = "1 to what was asked for and the windows allow";
     in_range("slots", u64::from(welcome.slots), 1, u64::from(most), range)?;
+    let shelf = match reply_path.has_shelf() {
+        true => Some(check_shelf(welcome)?),
+        false => None,
+    };
     let range = "512 to what was asked for";
     in_range(
         "largest message",
@@ -228,6 +255,8 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
         slots: welcome.slots,
         max_message: welcome.max_message,
         peer_ring,
+        reply_ring,
+        shelf,
     })
 }
 
@@ -275,9 +304,16 @@ mod tests {
             inline_limit: terms.inline_limit,
             slots: terms.slots,
             max_message: terms.max_message,
-            features: 0,
+            features: match terms.reply_ring {
+                true => PUSHED_INTO_RING,
+                false => 0,
+            },
             endpoint: vec![2; 40],
             ring: terms.request_path.has_ring().then(|| ring(8192)),
+            shelf: terms.reply_path.has_shelf().then(|| RemoteRegion {
+                len: shelf::size(terms.slots, terms.inline_limit),
+                ..ring(1 << 20)
+            }),
         }
     }
 
@@ -376,6 +412,52 @@ mod tests {
         // Without a reply ring its size does not matter.
         small.reply_paths = 1;
         assert_eq!(accept(&small, &LIMITS).unwrap().slots, 48);
+    }
+
+    #[test]
+    fn shelves_are_checked_and_what_is_pushed_beside_them_goes_the_best_way() {
+        for path in [ReplyPath::Fetch, ReplyPath::Hybrid] {
+            for (ring_offered, immediate) in [(true, true), (true, false), (false, true)] {
+                let said = Hello {
+                    request_paths: RequestPath::Send.bit(),
+                    reply_paths: path.bit(),
+                    ring: ring_offered.then(|| ring(4096)),
+                    ..hello()
+                };
+                let limits = Limits {
+                    immediate,
+                    ..LIMITS
+                };
+                let terms = accept(&said, &limits).unwrap();
+                assert_eq!(terms.reply_path, path);
+                assert_eq!(terms.reply_ring, ring_offered && immediate);
+                assert_eq!(terms.peer_ring.is_some(), terms.reply_ring);
+                let good = welcome(&terms);
+                let theirs = confirm(&good, &said).unwrap();
+                assert_eq!(theirs.reply_ring, terms.reply_ring);
+                assert_eq!(theirs.shelf, good.shelf);
+                for (addr, len) in [(4096, 64), (u64::MAX - 64, good.shelf.unwrap().len)] {
+                    let bad = Welcome {
+                        shelf: Some(RemoteRegion { len, ..ring(addr) }),
+                        ..good.clone()
+                    };
+                    let error = confirm(&bad, &said).unwrap_err();
+                    assert!(matches!(error, HandshakeError::Shelf(_)), "{error}");
+                }
+                let none = Welcome {
+                    shelf: None,
+                    ..good.clone()
+                };
+                assert!(confirm(&none, &said).is_err());
+                if !ring_offered {
+                    let claimed = Welcome {
+                        features: PUSHED_INTO_RING,
+                        ..good
+                    };
+                    assert!(confirm(&claimed, &said).is_err(), "no ring was offered");
+                }
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ const ENDPOINT_MAX: usize = 128;
 /// Longest text of a refusal, in bytes.
 const TEXT_MAX: usize = 256;
 /// Version of the handshake.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 const MAGIC: [u8; 4] = *b"VBRP";
 const HELLO: u8 = 1;
@@ -68,6 +68,8 @@ pub struct Welcome {
     pub endpoint: Vec<u8>,
     /// The server's receive ring, if requests go there.
     pub ring: Option<RemoteRegion>,
+    /// Where the server leaves replies, if it does.
+    pub shelf: Option<RemoteRegion>,
 }
 
 /// Why a server does not take a connection.
@@ -154,6 +156,7 @@ impl Frame {
                 body.extend(welcome.features.to_le_bytes());
                 put_bytes(&mut body, &welcome.endpoint, ENDPOINT_MAX);
                 put_ring(&mut body, welcome.ring);
+                put_ring(&mut body, welcome.shelf);
                 WELCOME
             }
             Frame::Refuse(refusal) => {
@@ -231,6 +234,7 @@ impl Frame {
                 features: r.u64()?,
                 endpoint: r.bytes(ENDPOINT_MAX)?.to_vec(),
                 ring: r.ring()?,
+                shelf: r.ring()?,
             }),
             REFUSE => Frame::Refuse(Refusal {
                 code: match r.u16()? {

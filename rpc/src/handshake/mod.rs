@@ -5,7 +5,7 @@
 //!   create QP and reply ring
 //!   Hello {paths, limits, endpoint, ring} ---->
 //!                                           create QP and request ring, post receives, RTR, RTS
-//!                                    <----  Welcome {paths chosen, limits, endpoint, ring}
+//!                                    <----  Welcome {paths chosen, limits, endpoint, ring, shelf}
 //!   post receives, RTR, RTS                 or Refuse {code, text}
 //!   first request over the queue pair
 //! ```
@@ -44,13 +44,17 @@ pub enum ReplyPath {
     /// As WRITEs with immediate data into a receive ring. Needs a device with immediate data: all but
     /// iWARP have it.
     WriteImm = 1,
+    /// Not at all: the server puts them on a shelf in its own memory, and the client READs them there.
+    Fetch = 3,
+    /// As with [`Fetch`](Self::Fetch) while the server is quick, and pushed while it is not: the client chooses with every request.
+    Hybrid = 4,
 }
 
 macro_rules! paths {
-    ($($path:ident),+) => {$(
+    ($path:ident: $($known:ident),+) => {
         impl $path {
             /// All that this version knows, the preferred first.
-            pub(crate) const ALL: [$path; 2] = [$path::WriteImm, $path::Send];
+            pub(crate) const ALL: [$path; [$($path::$known),+].len()] = [$($path::$known),+];
 
             /// The bit of this path in the bitmap that a client offers.
             pub(crate) fn bit(self) -> u8 {
@@ -61,15 +65,26 @@ macro_rules! paths {
                 $path::ALL.into_iter().find(|path| *path as u8 == value)
             }
 
-            /// Whether messages are written into a ring.
+            /// Whether all messages are written into a ring.
             pub(crate) fn has_ring(self) -> bool {
                 self == $path::WriteImm
             }
         }
-    )+};
+    };
 }
 
-paths!(RequestPath, ReplyPath);
+paths!(RequestPath: WriteImm, Send);
+paths!(ReplyPath: WriteImm, Send, Hybrid, Fetch);
+
+impl ReplyPath {
+    /// Whether replies are left on a shelf, all or some.
+    pub(crate) fn has_shelf(self) -> bool {
+        matches!(self, ReplyPath::Fetch | ReplyPath::Hybrid)
+    }
+}
+
+/// Feature of a welcome: what the server pushes beside a shelf goes into the client's ring.
+pub(crate) const PUSHED_INTO_RING: u64 = 1;
 
 /// Why what the peer said on the control connection cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +121,9 @@ pub enum HandshakeError {
     /// A ring that cannot be, or one that is missing.
     #[error("receive ring of {0} bytes cannot be used")]
     Ring(u64),
+    /// A shelf that cannot be, or one that is missing.
+    #[error("shelf of {0} bytes cannot be used")]
+    Shelf(u64),
     /// No path in common.
     #[error("no {0} path in common")]
     NoPath(&'static str),

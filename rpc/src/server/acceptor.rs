@@ -204,7 +204,6 @@ impl Acceptor {
         core.send(Seed {
             stream,
             peer,
-            hello,
             terms,
             endpoint,
         });

@@ -17,9 +17,11 @@ use crate::control::Control;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Lost, Violation};
-use crate::link::{Link, Sent};
+use crate::handshake::ReplyPath;
+use crate::link::{Link, SMALL, Sent};
 use crate::names::{Code, Method};
 use crate::outgoing::Held;
+use crate::shelf::Shelf;
 use crate::slot::SlotError;
 use crate::transfer::Transfer;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
@@ -32,6 +34,8 @@ pub(super) struct Conn {
     pub(super) id: ConnId,
     pub(super) link: Link,
     pub(super) control: Control,
+    /// Where answers are left that the client fetches.
+    pub(super) shelf: Option<Shelf>,
     pub(super) slots: Vec<Slot>,
     /// Answers for which there was no room in the send queue, or no memory.
     pub(super) unsent: VecDeque<Response>,
@@ -51,6 +55,10 @@ pub(super) struct Conn {
 pub(super) struct Slot {
     pub generation: u32,
     pub state: State,
+    /// How much of the answer the client will READ first; 0 if it is to be pushed.
+    pub fetch: u16,
+    /// When the request arrived, where that is told.
+    pub arrived: Option<Moment>,
     /// What the last answer left for the client to READ.
     pub held: Held,
 }
@@ -73,12 +81,19 @@ pub(super) struct Pull {
 }
 
 impl Conn {
-    pub fn new(id: ConnId, link: Link, control: Control, peer: SocketAddr) -> Conn {
+    pub fn new(
+        id: ConnId,
+        link: Link,
+        shelf: Option<Shelf>,
+        control: Control,
+        peer: SocketAddr,
+    ) -> Conn {
         let slots = link.terms().slots as usize;
         Conn {
             id,
             link,
             control,
+            shelf,
             slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
             unsent: VecDeque::new(),
             listed: false,
@@ -159,6 +174,15 @@ impl Conn {
         }
         slot.generation = id.generation;
         slot.state = State::Running;
+        if self.shelf.is_some() {
+            slot.fetch = header.code;
+            // Only a client that can choose wants to know.
+            if self.link.terms().reply_path == ReplyPath::Hybrid {
+                slot.arrived = Some(*host.arrived.get_or_insert_with(Moment::now));
+            }
+        } else if header.code != 0 {
+            return Err(Violation::NoShelf.into());
+        }
         // The client has what the last answer left.
         if !slot.held.is_nothing() {
             slot.held = Held::Nothing;
@@ -305,7 +329,12 @@ impl Conn {
         H: FnMut(Request<'_>, Responder),
     {
         // What can leave at once need not wait in the outbox.
-        if let Some(most) = self.link.small()
+        let most = match self.slots[slot.index as usize].fetch {
+            0 => self.link.small(),
+            // No device has to copy it.
+            _ => Some(SMALL),
+        };
+        if let Some(most) = most
             && self.unsent.is_empty()
             && self.link.may_post(Class::Answer)
         {
@@ -387,9 +416,10 @@ impl Conn {
             link,
             slots,
             unsent,
+            shelf,
             ..
         } = self;
         link.destroy();
-        drop((slots, unsent));
+        drop((slots, unsent, shelf));
     }
 }

@@ -12,8 +12,9 @@ use crate::control::Control;
 use crate::credit::CONTROL_RESERVE;
 use crate::epoll::Epoll;
 use crate::error::{Lost, ServeError};
-use crate::handshake::{Frame, Goodbye, RefusalCode, Welcome};
+use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, send_depth};
+use crate::shelf::{Shelf, ShelfError};
 use crate::wait::{Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
@@ -65,6 +66,9 @@ pub(super) struct Events {
     channel: Channel,
     epoll: Epoll,
 }
+
+/// A connection that is ready, and what to tell the client.
+type Admitted = (Link, Option<Shelf>, Welcome);
 
 #[derive(Clone, Copy)]
 struct Route {
@@ -309,22 +313,23 @@ where
     /// Makes a connection out of a seed.
     fn admit(&mut self, mut seed: Seed) {
         match self.connect(&mut seed) {
-            Ok((link, welcome)) => {
+            Ok((link, shelf, welcome)) => {
                 // Counted before the client can know.
                 self.host.counters.opened.add(1);
                 let bytes = Frame::Welcome(welcome).encode();
                 if !matches!(seed.stream.write(&bytes), Ok(n) if n == bytes.len()) {
                     link.destroy();
+                    drop(shelf);
                     self.gone();
                     return self.host.counters.closed.add(1);
                 }
-                self.insert(seed, link);
+                self.insert(seed, link, shelf);
             }
             Err((code, text)) => self.turn_away(&mut seed, code, &text),
         }
     }
 
-    fn connect(&self, seed: &mut Seed) -> Result<(Link, Welcome), (RefusalCode, String)> {
+    fn connect(&self, seed: &mut Seed) -> Result<Admitted, (RefusalCode, String)> {
         let terms = &seed.terms;
         let refuse = |error: PrepareError| {
             let code = match error {
@@ -346,6 +351,17 @@ where
             ring,
         )
         .map_err(refuse)?;
+        let shelf = match terms.reply_path.has_shelf() {
+            true => {
+                let (pd, pool) = (&self.host.pd, &self.host.pool);
+                let shelf = Shelf::new(pd, pool, terms.slots, terms.inline_limit);
+                Some(shelf.map_err(|error| match error {
+                    ShelfError::Memory(error) => (RefusalCode::Full, error.to_string()),
+                    ShelfError::Register(error) => (RefusalCode::Device, error.to_string()),
+                })?)
+            }
+            false => None,
+        };
         let welcome = Welcome {
             request_path: terms.request_path as u8,
             reply_path: terms.reply_path as u8,
@@ -353,18 +369,22 @@ where
             inline_limit: terms.inline_limit,
             slots: terms.slots,
             max_message: terms.max_message,
-            features: seed.hello.features & crate::setup::FEATURES,
+            features: match terms.reply_ring {
+                true => PUSHED_INTO_RING,
+                false => 0,
+            },
             endpoint: prepared.endpoint().to_bytes().to_vec(),
             ring: prepared.ring(),
+            shelf: shelf.as_ref().map(Shelf::remote),
         };
         // The client keeps as many requests unanswered as there are slots.
         let link = prepared
             .connect(&seed.endpoint, seed.terms, terms.slots)
             .map_err(refuse)?;
-        Ok((link, welcome))
+        Ok((link, shelf, welcome))
     }
 
-    fn insert(&mut self, seed: Seed, link: Link) {
+    fn insert(&mut self, seed: Seed, link: Link, shelf: Option<Shelf>) {
         let entry = self.conns.vacant_entry();
         let key = entry.key();
         self.epoch += 1;
@@ -376,7 +396,8 @@ where
         self.routes.insert(link.send_id(), route(false));
         self.routes.insert(link.recv_id(), route(true));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
-        entry.insert(Conn::new(id, link, Control::new(seed.stream), seed.peer));
+        let control = Control::new(seed.stream);
+        entry.insert(Conn::new(id, link, shelf, control, seed.peer));
         if let Err(error) = watched {
             self.close(key, &Lost::Gone(Some(error)));
         }

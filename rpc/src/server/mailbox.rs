@@ -1,6 +1,6 @@
 //! What the acceptor hands to a core, and how it is told to stop.
 
-use crate::handshake::{Hello, Terms};
+use crate::handshake::Terms;
 use crate::wait::WakeUp;
 use parking_lot::Mutex;
 use std::io;
@@ -12,7 +12,6 @@ use verbs::Endpoint;
 pub(super) struct Seed {
     pub stream: TcpStream,
     pub peer: SocketAddr,
-    pub hello: Hello,
     pub terms: Terms,
     pub endpoint: Endpoint,
 }

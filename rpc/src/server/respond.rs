@@ -4,14 +4,16 @@
 //! to wait for is room in the send queue, or memory for a header; both return when the device is done
 //! with earlier messages.
 
-use super::conn::{Conn, State};
+use super::conn::{Conn, Slot, State};
 use super::core::Host;
-use super::responder::{Response, What};
+use super::responder::{ROOM, Response, What};
+use crate::clock::Moment;
 use crate::credit::Class;
 use crate::error::Lost;
 use crate::names::Code;
 use crate::outgoing::{Held, NotReady, Outgoing, Ready, Workshop, header_buf};
 use crate::posted::Body;
+use crate::shelf::ENTRY_HEAD;
 use crate::wire::{HEADER_LEN, Header, Kind, SlotId};
 
 impl Conn {
@@ -31,17 +33,78 @@ impl Conn {
     /// Posts the small reply that the handler has just given to the request in `id`, if it has.
     #[inline]
     pub(super) fn answer_small<H>(&mut self, host: &mut Host<H>, id: SlotId) -> Result<(), Lost> {
-        let Some(mut reply) = host.outbox.take_small() else {
+        let Some((mut room, len)) = host.outbox.take_small() else {
             return Ok(());
         };
-        host.counters
-            .bytes_sent
-            .add((reply.len() - HEADER_LEN) as u64);
+        host.counters.bytes_sent.add((len - HEADER_LEN) as u64);
         let mut header = Header::new(Kind::Reply);
         header.slot = id;
-        self.link.post_small(Class::Answer, header, &mut reply)?;
+        if self.shelf.is_some() {
+            self.shelve_small(header, &mut room, len)?;
+        } else {
+            let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
+            self.link.post_small(Class::Answer, header, message)?;
+        }
         self.slots[id.index as usize].state = State::Idle;
         Ok(())
+    }
+
+    /// Leaves a small reply for the client, or pushes it if it is to be pushed after all. Header and reply have `len` bytes.
+    #[inline(never)]
+    fn shelve_small(
+        &mut self,
+        mut header: Header,
+        room: &mut [u8; ROOM],
+        len: usize,
+    ) -> Result<(), Lost> {
+        let slot = &self.slots[header.slot.index as usize];
+        let units = slot.fetch;
+        header.remaining_us = self.served(slot);
+        let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
+        if units == 0 {
+            return self.link.post_small(Class::Answer, header, message);
+        }
+        header.credit = self.link.shelve();
+        header.inline_len = (len - HEADER_LEN) as u32;
+        header.body_len = (len - HEADER_LEN) as u64;
+        if let Some(front) = message.first_chunk_mut() {
+            header.encode(front);
+        }
+        if let Some(shelf) = &self.shelf {
+            shelf.publish_entry(header.slot.index, header.slot.generation, room, len, units);
+        }
+        Ok(())
+    }
+
+    /// How long a request has been here, as it travels in an answer: in nanoseconds, where the client wants to know.
+    #[inline]
+    fn served(&self, slot: &Slot) -> u32 {
+        let ns = slot.arrived.map_or(0, |at| Moment::now().ns_since(at));
+        u32::try_from(ns).unwrap_or(u32::MAX)
+    }
+
+    /// Leaves an answer for the client. What is in the message is copied; what stays here is for the client to READ as well.
+    fn shelve(&mut self, mut header: Header, ready: &Ready, units: u16) {
+        let len = ready.header.len() + ready.body.len();
+        let Some(shelf) = &mut self.shelf else {
+            return;
+        };
+        let Some(room) = shelf.room(len) else {
+            debug_assert!(false, "longer than agreed upon");
+            return;
+        };
+        header.credit = self.link.shelve();
+        let (front, mut rest) = room.split_at_mut(ready.header.len());
+        front.copy_from_slice(&ready.header);
+        if let Some(front) = front.first_chunk_mut() {
+            header.encode(front);
+        }
+        ready.body.each(|bytes| {
+            let (place, left) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            place.copy_from_slice(bytes);
+            rest = left;
+        });
+        shelf.publish(header.slot.index, header.slot.generation, len, units);
     }
 
     /// Posts an answer, or keeps it until there is room.
@@ -132,9 +195,16 @@ impl Conn {
             host.counters.failed.add(1);
         }
         ready.describe(&mut header);
-        let owner = (!ready.body.is_empty()).then_some(id);
-        self.link
-            .post(Class::Answer, header, ready.header, ready.body, owner)?;
+        let slot = &self.slots[id.index as usize];
+        header.remaining_us = self.served(slot);
+        match slot.fetch {
+            0 => {
+                let owner = (!ready.body.is_empty()).then_some(id);
+                self.link
+                    .post(Class::Answer, header, ready.header, ready.body, owner)?;
+            }
+            units => self.shelve(header, &ready, units),
+        }
         let slot = &mut self.slots[id.index as usize];
         slot.state = State::Idle;
         if ready.held.has_leases() {

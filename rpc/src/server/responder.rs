@@ -4,6 +4,8 @@ use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
 use crate::payload::Payload;
+use crate::ring::span;
+use crate::shelf::ENTRY_HEAD;
 use crate::wire::{HEADER_LEN, SlotId};
 use mempool::Pool;
 use std::cell::{Cell, RefCell, RefMut};
@@ -39,15 +41,14 @@ impl Outbox {
         small.room = room.min(SMALL);
     }
 
-    /// The small reply, if there is one, behind room for a header. None is expected any more.
+    /// The small reply, if there is one, behind room for a header, and behind that for the head of an entry of a shelf; and the length of header and reply.
+    /// None is expected any more.
     #[inline]
-    pub fn take_small(&self) -> Option<RefMut<'_, [u8]>> {
+    pub fn take_small(&self) -> Option<(RefMut<'_, [u8; ROOM]>, usize)> {
         let mut small = self.small.borrow_mut();
         small.of = None;
-        let len = small.len.take()?;
-        Some(RefMut::map(small, |small| {
-            &mut small.message[..HEADER_LEN + len]
-        }))
+        let len = HEADER_LEN + small.len.take()?;
+        Some((RefMut::map(small, |small| &mut small.message), len))
     }
 
     /// Takes a reply in if it is the expected one and small enough.
@@ -59,7 +60,7 @@ impl Outbox {
         }
         small.of = None;
         small.len = Some(bytes.len());
-        small.message[HEADER_LEN..HEADER_LEN + bytes.len()].copy_from_slice(bytes);
+        small.message[FRONT..FRONT + bytes.len()].copy_from_slice(bytes);
         true
     }
 
@@ -85,8 +86,14 @@ struct Small {
     /// Once it is there.
     len: Option<usize>,
     /// It is written where it leaves from: behind room for its header.
-    message: [u8; HEADER_LEN + SMALL],
+    message: [u8; ROOM],
 }
+
+/// What precedes a small reply where it is put together.
+const FRONT: usize = ENTRY_HEAD + HEADER_LEN;
+
+/// Whole lines, as entries of a shelf are.
+pub(super) const ROOM: usize = span((FRONT + SMALL) as u64) as usize;
 
 impl Default for Small {
     fn default() -> Self {
@@ -94,7 +101,7 @@ impl Default for Small {
             of: None,
             room: 0,
             len: None,
-            message: [0; HEADER_LEN + SMALL],
+            message: [0; ROOM],
         }
     }
 }

@@ -66,7 +66,7 @@ pub struct Header {
     pub kind: Kind,
     /// The method of a request; 0 otherwise.
     pub method: u16,
-    /// The code of an error; 0 otherwise.
+    /// The code of an error. Of a request: 0, or how much of its reply the client will READ first, which leaves it on the shelf. 0 otherwise.
     pub code: u16,
     /// The slot of a request and of its answer; zero in control messages.
     pub slot: SlotId,

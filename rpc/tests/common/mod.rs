@@ -148,11 +148,14 @@ pub fn serve(server: Server) -> ServerHandle {
 pub type Paths = (RequestPath, ReplyPath);
 
 /// All there are.
-pub const PATHS: [Paths; 4] = [
+pub const PATHS: [Paths; 7] = [
     (RequestPath::WriteImm, ReplyPath::WriteImm),
     (RequestPath::WriteImm, ReplyPath::Send),
     (RequestPath::Send, ReplyPath::WriteImm),
     (RequestPath::Send, ReplyPath::Send),
+    (RequestPath::WriteImm, ReplyPath::Fetch),
+    (RequestPath::Send, ReplyPath::Fetch),
+    (RequestPath::WriteImm, ReplyPath::Hybrid),
 ];
 
 /// Those with the same in both directions.

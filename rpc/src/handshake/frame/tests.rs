@@ -27,6 +27,7 @@ fn frames() -> impl Strategy<Value = Frame> {
                 features: h.features,
                 endpoint: h.endpoint,
                 ring: h.ring,
+                shelf: h.ring,
             })
         }),
         "[a-zäß ]{0,100}".prop_map(|text| {

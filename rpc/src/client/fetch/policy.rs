@@ -1,0 +1,234 @@
+//! When to fetch, how much, how often; and when to have replies pushed instead.
+
+use crate::shelf::UNIT;
+
+/// Longest pause between two READs for one reply, in nanoseconds.
+const PAUSE_MAX: u64 = 100_000;
+
+/// Replies after which it is looked how much a first READ should fetch.
+const STRETCH: u32 = 64;
+
+/// Calls in a row that found too little before replies are pushed.
+const MISSED: u32 = 2;
+
+/// Pushed replies in a row that were served quickly before they are fetched again.
+const QUICK: u32 = 16;
+
+/// READs that may fail for one reply, unless that is fixed.
+const TRIES: u32 = 4;
+
+/// Bytes of an entry that the first READ fetches to begin with.
+const FIRST: usize = 256;
+
+/// What one connection has learnt.
+#[derive(Debug, Clone)]
+pub(in crate::client) struct Policy {
+    hybrid: bool,
+    pushing: bool,
+    fixed: bool,
+    units: u16,
+    largest: usize,
+    seen: u32,
+    tries: u32,
+    /// From a request to its reply on the shelf, in nanoseconds.
+    expected: u64,
+    /// What a READ takes, in nanoseconds.
+    read: u64,
+    missed: u32,
+    quick: u32,
+    switches: u64,
+}
+
+fn units_for(bytes: usize) -> u16 {
+    u16::try_from(bytes.div_ceil(UNIT))
+        .unwrap_or(u16::MAX)
+        .max(1)
+}
+
+impl Policy {
+    /// With the size of the first READ, in bytes, if that is not to be learnt, and the number of READs that may fail for one reply.
+    pub fn new(hybrid: bool, first: Option<usize>, tries: Option<u32>) -> Policy {
+        Policy {
+            hybrid,
+            pushing: false,
+            fixed: first.is_some(),
+            units: units_for(first.unwrap_or(FIRST)),
+            largest: 0,
+            seen: 0,
+            tries: tries.unwrap_or(TRIES),
+            expected: 0,
+            read: 1000,
+            missed: 0,
+            quick: 0,
+            switches: 0,
+        }
+    }
+
+    /// What to say in a request: how much the first READ will fetch; 0 to have the reply pushed.
+    #[inline]
+    pub fn units(&self) -> u16 {
+        if self.pushing { 0 } else { self.units }
+    }
+
+    /// Times that it went from fetching to pushing, or back.
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    /// READs that may fail for one reply.
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Nanoseconds from a request to the first READ for its reply.
+    pub fn first_after(&self) -> u64 {
+        self.expected
+    }
+
+    /// Nanoseconds from a READ that found nothing, after so many in all, to the next: none at first, then twice as many each time.
+    pub fn pause(&self, failed: u32) -> u64 {
+        match failed {
+            0 | 1 => 0,
+            more => ((self.read / 4) << (more - 2).min(20)).min(PAUSE_MAX),
+        }
+    }
+
+    /// A READ took so many nanoseconds.
+    pub fn read_took(&mut self, ns: u64) {
+        self.read = (7 * self.read + ns.min(1_000_000)) / 8;
+    }
+
+    /// An entry of so many bytes was found after so many READs that found nothing; the one that found it was posted so many nanoseconds after
+    /// the request.
+    pub fn fetched(&mut self, bytes: usize, failed: u32, waited: u64) {
+        // A little earlier each time, until it is too early.
+        self.expected = match failed {
+            0 => self.expected - self.expected.div_ceil(16).min(self.expected),
+            _ => self.expected + waited.saturating_sub(self.expected) / 2,
+        };
+        if !self.fixed {
+            self.largest = self.largest.max(bytes);
+            self.seen += 1;
+            if units_for(bytes) > self.units {
+                self.units = units_for(bytes);
+            } else if self.seen >= STRETCH {
+                self.units = units_for(self.largest);
+                (self.largest, self.seen) = (0, 0);
+            }
+        }
+        self.missed = if failed > self.tries {
+            self.missed + 1
+        } else {
+            0
+        };
+        if self.hybrid && self.missed >= MISSED {
+            self.pushing = true;
+            (self.missed, self.quick) = (0, 0);
+            self.switches += 1;
+        }
+    }
+
+    /// A reply was pushed, which the server had served in so many nanoseconds.
+    #[inline]
+    pub fn pushed(&mut self, served: u32) {
+        if !self.pushing {
+            return;
+        }
+        // So long as many READs take that may fail.
+        let quick = u64::from(served) <= self.read * u64::from(self.tries.max(1));
+        self.quick = if quick { self.quick + 1 } else { 0 };
+        if self.quick >= QUICK {
+            self.pushing = false;
+            self.expected = served.into();
+            self.switches += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_fetches_as_much_as_replies_are_long() {
+        let mut policy = Policy::new(false, None, None);
+        assert_eq!(usize::from(policy.units()) * UNIT, FIRST);
+        policy.fetched(1000, 0, 0);
+        assert_eq!(policy.units(), 16);
+        for _ in 0..2 * STRETCH {
+            policy.fetched(100, 0, 0);
+        }
+        assert_eq!(policy.units(), 2);
+        let mut fixed = Policy::new(false, Some(512), None);
+        fixed.fetched(4000, 0, 0);
+        assert_eq!(fixed.units(), 8);
+        // As long as there can be, and as short.
+        fixed = Policy::new(false, Some(usize::MAX), None);
+        assert_eq!(fixed.units(), u16::MAX);
+        assert_eq!(Policy::new(false, Some(0), None).units(), 1);
+    }
+
+    #[test]
+    fn the_first_read_waits_for_the_time_that_replies_take() {
+        let mut policy = Policy::new(false, None, None);
+        for _ in 0..100 {
+            // A server that takes 10 us.
+            let mut at = policy.first_after();
+            let mut failed = 0;
+            while at < 10_000 {
+                failed += 1;
+                at += 1000 + policy.pause(failed);
+            }
+            policy.fetched(100, failed, at);
+        }
+        assert!(
+            (8_000..12_500).contains(&policy.first_after()),
+            "{policy:?}"
+        );
+        // And shorter again, when it gets quick.
+        for _ in 0..200 {
+            policy.fetched(100, 0, policy.first_after());
+        }
+        assert_eq!(policy.first_after(), 0);
+    }
+
+    #[test]
+    fn pauses_grow_and_are_bounded() {
+        let policy = Policy::new(false, None, None);
+        assert_eq!(policy.pause(1), 0);
+        let pauses: Vec<u64> = (1..70).map(|failed| policy.pause(failed)).collect();
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses[60], PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_hybrid_switches_after_two_calls_and_back() {
+        let mut policy = Policy::new(true, None, Some(3));
+        policy.fetched(100, 4, 9000);
+        policy.fetched(100, 3, 9000);
+        policy.fetched(100, 4, 9000);
+        assert_ne!(policy.units(), 0, "not two in a row");
+        policy.fetched(100, 4, 9000);
+        assert_eq!((policy.units(), policy.switches()), (0, 1));
+        for _ in 0..100 {
+            policy.pushed(1_000_000);
+        }
+        assert_eq!(policy.units(), 0, "still slow");
+        for _ in 0..QUICK - 1 {
+            policy.pushed(200);
+        }
+        policy.pushed(1_000_000);
+        for _ in 0..QUICK {
+            assert_eq!(policy.units(), 0);
+            policy.pushed(200);
+        }
+        assert_eq!(policy.switches(), 2);
+        assert_ne!(policy.units(), 0);
+        // Without being asked to, it never switches.
+        let mut policy = Policy::new(false, None, Some(0));
+        for _ in 0..10 {
+            policy.fetched(100, 40, 9000);
+        }
+        assert_ne!(policy.units(), 0);
+    }
+}
