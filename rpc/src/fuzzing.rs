@@ -100,3 +100,62 @@ pub fn credits(bytes: &[u8]) {
         assert!(account.available() <= 64);
     }
 }
+
+/// What a server says about its methods.
+#[cfg(any(feature = "serde", feature = "zerocopy"))]
+pub fn service_listing(bytes: &[u8]) {
+    if let Ok(listing) = crate::service::Listing::decode(bytes) {
+        assert!(listing.offers().len() * 6 < bytes.len());
+        assert!(listing.offers().is_sorted());
+    }
+}
+
+/// A request or reply of a typed service, as a method of each encoding sees it.
+#[cfg(all(feature = "serde", feature = "zerocopy"))]
+pub fn service_message(bytes: &[u8]) {
+    use crate::service::{Encoding, Frame, Plain, Postcard};
+
+    type Rich = Postcard<(
+        String,
+        Vec<(Option<u64>, Result<i16, char>)>,
+        std::collections::BTreeMap<u8, Vec<String>>,
+        [f32; 2],
+    )>;
+    type Poor = Plain<[[u8; 3]; 5]>;
+
+    let Ok(frame) = Frame::parse(bytes) else {
+        return;
+    };
+    let header = &bytes[frame.header()];
+    if let Ok(value) = frame.decode::<Rich>(bytes) {
+        let mut again = Vec::new();
+        Rich::encode(&value, &mut again).expect("what was decoded has an encoding");
+        assert!(again.len() <= header.len());
+    }
+    if let Ok(held) = frame.decode::<Poor>(bytes) {
+        assert_eq!(Poor::get(&held, header).as_flattened(), header);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Random bytes, behind a prefix that makes sense or not.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200), codec in 0u8..4) {
+            super::message(&bytes);
+            super::credits(&bytes);
+            let mut framed = vec![1, 0, codec, 0, bytes.len() as u8, 0, 0, 0];
+            framed.extend_from_slice(&bytes);
+            for bytes in [&bytes, &framed] {
+                super::control_stream(bytes);
+                #[cfg(all(feature = "serde", feature = "zerocopy"))]
+                super::service_listing(bytes);
+                #[cfg(all(feature = "serde", feature = "zerocopy"))]
+                super::service_message(bytes);
+            }
+        }
+    }
+}

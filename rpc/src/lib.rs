@@ -3,6 +3,7 @@
 //! ## Modules
 //!
 //! ```text
+//!   service/                      typed methods, if asked for
 //!   client/   server/             who waits for what, and what happens when it goes wrong
 //!      \       /
 //!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
@@ -30,6 +31,8 @@ mod payload;
 mod posted;
 mod ring;
 mod server;
+#[cfg(any(feature = "serde", feature = "zerocopy"))]
+pub mod service;
 mod setup;
 mod shelf;
 mod slot;

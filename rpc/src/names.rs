@@ -42,6 +42,8 @@ impl Code {
     pub const UNANSWERED: Code = Code(10);
     /// The handler panicked; set by the server.
     pub const PANICKED: Code = Code(11);
+    /// The server has the method, but in other versions.
+    pub const WRONG_VERSION: Code = Code(12);
     /// First code without a meaning of its own.
     pub const APPLICATION: Code = Code(1000);
 
@@ -58,6 +60,7 @@ impl Code {
             Code::TOO_LARGE => "TOO_LARGE",
             Code::UNANSWERED => "UNANSWERED",
             Code::PANICKED => "PANICKED",
+            Code::WRONG_VERSION => "WRONG_VERSION",
             _ => return None,
         })
     }
