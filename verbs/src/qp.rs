@@ -177,8 +177,12 @@ impl QpCore {
 
     /// Notes that the queue pair can send.
     pub(crate) fn connected(&self, sends: Sends) {
-        // What the device's library noted of the connection is seen by whoever sees this.
-        self.sends.store(sends as u8, Ordering::Release);
+        let (before, now) = (Sends::Nothing as u8, sends as u8);
+        // What the device's library noted of the connection is seen by whoever sees this. If a receive queue's scope has reset it meanwhile, it stays
+        // reset: others wait for no completions then.
+        let _ = self
+            .sends
+            .compare_exchange(before, now, Ordering::Release, Ordering::Relaxed);
     }
 
     pub(crate) fn sends(&self) -> Sends {

@@ -115,6 +115,16 @@ fn what_one_half_resets_the_other_does_not_wait_for() {
 }
 
 #[test]
+fn what_was_reset_while_it_was_connected_stays_reset() {
+    let (_pd, _cq, mut tx, rx) = connected();
+    assert!(tx.reset());
+    let core = rx.half.core();
+    core.connected(crate::qp::Sends::Everything);
+    assert!(core.was_reset());
+    assert_eq!(core.sends(), crate::qp::Sends::Nothing);
+}
+
+#[test]
 fn where_the_error_state_is_refused_reset_is_not() {
     let (pd, mut cq, mut tx, _rx) = connected();
     let lent = pd.register(b"lent".to_vec()).unwrap();
