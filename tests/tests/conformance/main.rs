@@ -30,12 +30,16 @@ mod threads;
 mod topics;
 
 use case::Case;
-use device::Bed;
+use device::{Bed, HANG};
 use std::any::Any;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// When a case hangs: not before what it waits for with a limit of its own has told so, which says more.
+const CASE: Duration = HANG.saturating_mul(3);
 
 fn main() -> ExitCode {
     if peer::serve() {
@@ -120,10 +124,17 @@ fn words(arguments: impl Iterator<Item = String>) -> Vec<String> {
     words
 }
 
-/// Runs a case on devices opened for it. A case that panics has seen that.
-fn observe(case: &Case) -> String {
-    catch_unwind(AssertUnwindSafe(|| (case.run)(&Bed::open())))
-        .unwrap_or_else(|panic| format!("panicked: {}", message(&*panic)))
+/// Runs a case on devices opened for it. A case that panics has seen that, and one that hangs, too: it is left behind, with what it uses.
+fn observe(case: &'static Case) -> String {
+    let (give, result) = channel();
+    std::thread::spawn(move || {
+        let seen = catch_unwind(AssertUnwindSafe(|| (case.run)(&Bed::open())));
+        let seen = seen.unwrap_or_else(|panic| format!("panicked: {}", message(&*panic)));
+        // Nobody takes it who has given up.
+        let _ = give.send(seen);
+    });
+    let seen = result.recv_timeout(CASE);
+    seen.unwrap_or_else(|_| "hangs".to_owned())
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

@@ -6,7 +6,7 @@ use crate::memory::Mem;
 use crate::queue::End;
 use crate::sundry::{Ah, Cq, becomes};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 // SAFETY, for all: the verbs may be called by several threads at once, and from any (the library's manual promises it for all functions).
@@ -69,5 +69,26 @@ impl<T> Worker<T> {
             // Behind the name, which stands in parentheses.
             stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap_or("").starts_with(" S"))
         })
+    }
+}
+
+/// Where threads wait for each other, so that they begin at the same time: what they do takes less than it takes to start or wake one.
+pub struct Gate {
+    missing: AtomicU64,
+}
+
+impl Gate {
+    /// For so many.
+    pub fn of(threads: u64) -> Arc<Gate> {
+        let missing = AtomicU64::new(threads);
+        Arc::new(Gate { missing })
+    }
+
+    /// Goes on as soon as all are here.
+    pub fn pass(&self) {
+        self.missing.fetch_sub(1, Ordering::AcqRel);
+        while self.missing.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
     }
 }

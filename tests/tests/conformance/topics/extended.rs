@@ -35,7 +35,7 @@ pub const TOPIC: Topic = Topic {
             "ENOSPC, none, then 99",
             "its library has another error for a full queue here than for ibv_post_send",
         ),
-        case("inline data by calls", inline, "ibv_wr_post(3)", "first").but(Kind::Rxe, "1 LOC_QP_OP_ERR", "its library sets the data but not the flag"),
+        case("inline data by calls", inline, "ibv_wr_post(3)", "first").but(Kind::Rxe, "1 LOC_QP_OP_ERR", "its library sets the data but not the flag, which `verbs` sets itself"),
         case(
             "a list of segments by calls",
             list,
@@ -45,7 +45,7 @@ pub const TOPIC: Topic = Topic {
         .but(
             Kind::Rxe,
             "4, abcd",
-            "its library counts the length of the first segment for each of them",
+            "its library counts the length of the first segment for each of them; `verbs` builds extended queue pairs for one segment there, and refuses more",
         ),
         case(
             "a list of one segment by calls",
@@ -62,7 +62,7 @@ pub const TOPIC: Topic = Topic {
         .but(
             Kind::Rxe,
             "nothing",
-            "its library takes the bytes and leaves their length out",
+            "its library takes the bytes and leaves their length out; `verbs` does not make such a list there, and sets one piece without one",
         ),
         case(
             "a list of one piece of inline data by calls, with its flag",
@@ -73,7 +73,7 @@ pub const TOPIC: Topic = Topic {
         .but(
             Kind::Rxe,
             "nothing",
-            "its library takes the bytes and leaves their length out",
+            "its library takes the bytes and leaves their length out; `verbs` does not make such a list there, and sets one piece without one",
         ),
         case(
             "operations that the service does not have",

@@ -7,7 +7,10 @@ use crate::peer;
 use crate::queue::{QKEY, RC, works};
 use crate::request::{Request, add, read, send, write};
 use crate::sundry::{Ah, becomes};
+use crate::threads::start;
 use ibverbs_sys::ibv_qp_state as State;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const TOPIC: Topic = Topic {
     name: "Other processes",
@@ -28,7 +31,7 @@ pub const TOPIC: Topic = Topic {
             "atomics of two processes on one word",
             atomics,
             "IBTA chapter 9",
-            "60",
+            "100",
         ),
         case(
             "a datagram to another process",
@@ -168,22 +171,33 @@ fn one_sided(bed: &Bed) -> String {
 }
 
 fn atomics(bed: &Bed) -> String {
+    /// Atomics of the other process.
+    const PEERS: u64 = 100;
     let (a, mut b) = peer::connected(bed, "rc");
     // A third queue pair, whose peer is in this process, is at work on the same word.
     let (c, d) = bed.pair(&RC);
     let (old, word) = (Mem::new(&a.side, 8, LOCAL), Mem::new(&a.side, 8, ALL));
     let (mine, own) = (Mem::new(&d.side, 8, LOCAL), word.rkey());
-    let mut seen = Vec::new();
-    for id in 0..30 {
-        add(id, &mine, &word, 1).at(word.addr()).key(own).go(&d);
-        if id == 10 {
-            seen.push(b.tell(&format!("add 30 {} {own}", word.addr())));
-        }
-        assert_eq!(d.ids(1), id.to_string());
+    let done = Arc::new(AtomicBool::new(false));
+    let there = {
+        let (addr, done) = (word.addr(), done.clone());
+        start(move || {
+            let answer = b.tell(&format!("add {PEERS} {addr} {own}"));
+            done.store(true, Ordering::Release);
+            (answer, b)
+        })
+    };
+    // As long as the other is at it.
+    let mut here = 0;
+    while here < PEERS || !done.load(Ordering::Acquire) {
+        add(here, &mine, &word, 1).at(word.addr()).key(own).go(&d);
+        assert_eq!(d.ids(1), here.to_string());
+        here += 1;
     }
-    assert_eq!(seen, ["done"]);
+    assert_eq!(there.join().0, "done");
     drop((c, old));
-    word.word().to_string()
+    // None of either has been lost.
+    (word.word() - here).to_string()
 }
 
 fn datagram(bed: &Bed) -> String {

@@ -6,7 +6,7 @@ use crate::memory::{ALL, LOCAL, Mem};
 use crate::queue::{End, Options, RC, UD, connected};
 use crate::request::{Request, add, send, write};
 use crate::sundry::{Ah, Cq, becomes};
-use crate::threads::{Worker, start};
+use crate::threads::{Gate, Worker, start};
 use std::sync::Arc;
 
 pub const TOPIC: Topic = Topic {
@@ -52,7 +52,7 @@ pub const TOPIC: Topic = Topic {
             "four threads add to one word, by a queue pair each",
             adders,
             "IBTA chapter 9",
-            "100",
+            "1000",
         ),
         case(
             "threads send both ways on one connection",
@@ -65,6 +65,10 @@ pub const TOPIC: Topic = Topic {
 
 const THREADS: u64 = 4;
 const EACH: u64 = 25;
+/// Of those that post to one queue: in a single one they may just not meet.
+const ROUNDS: usize = 20;
+/// Of each thread that adds: so many that they are at it at the same time.
+const ADDS: u64 = 250;
 const ALL_OF_THEM: usize = (THREADS * EACH) as usize;
 const ROOMY: Options = Options {
     depth: 128,
@@ -104,9 +108,11 @@ fn post(
     end: &Arc<End>,
     request: impl Fn(u64) -> Request + Clone + Send + 'static,
 ) -> Vec<Worker<()>> {
+    let gate = Gate::of(THREADS);
     let thread = |thread| {
-        let (end, request) = (end.clone(), request.clone());
+        let (end, request, gate) = (end.clone(), request.clone(), gate.clone());
         start(move || {
+            gate.pass();
             for index in 0..EACH {
                 let taken = becomes(|| match request(id(thread, index)).post(&end) {
                     0 => true,
@@ -129,15 +135,22 @@ fn written(bed: &Bed, options: &Options) -> String {
     let (from, to) = (Mem::new(&a.side, 8, LOCAL), Mem::new(&b.side, 8, ALL));
     let a = Arc::new(a);
     let (sge, addr, rkey) = (from.sge(0, 8), to.addr(), to.rkey());
-    let workers = post(&a, move |id| {
+    let write = move |id| {
         Request::new(id, ibverbs_sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE)
             .sge(sge)
             .remote(addr, rkey)
-    });
-    let seen = ids(&a.cq, ALL_OF_THEM);
-    finish(workers);
-    assert_eq!(a.rest(), "none");
-    judge(&seen, THREADS)
+    };
+    let round = || {
+        let workers = post(&a, write);
+        let seen = ids(&a.cq, ALL_OF_THEM);
+        finish(workers);
+        assert_eq!(a.rest(), "none");
+        judge(&seen, THREADS)
+    };
+    let first = round();
+    // The first that is different, if there is one.
+    let others = (1..ROUNDS).map(|_| round()).find(|seen| *seen != first);
+    others.unwrap_or(first)
 }
 
 fn posters(bed: &Bed) -> String {
@@ -291,21 +304,21 @@ fn pollers(bed: &Bed) -> String {
 
 fn adders(bed: &Bed) -> String {
     let sum = Arc::new(Mem::new(&bed.b, 8, ALL));
-    let workers: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let (a, b) = bed.pair(&RC);
-            let (old, sum) = (Mem::new(&a.side, 8, LOCAL), sum.clone());
-            start(move || {
-                for index in 0..EACH {
-                    add(index, &old, &sum, 1).go(&a);
-                    assert_eq!(a.ids(1), index.to_string());
-                }
-                // So that the peer is there until the end.
-                drop((a, b));
-            })
+    let gate = Gate::of(THREADS);
+    let pairs: Vec<_> = (0..THREADS).map(|_| bed.pair(&RC)).collect();
+    let worker = |(a, b): (End, End)| {
+        let (old, sum, gate) = (Mem::new(&a.side, 8, LOCAL), sum.clone(), gate.clone());
+        start(move || {
+            gate.pass();
+            for index in 0..ADDS {
+                add(index, &old, &sum, 1).go(&a);
+                assert_eq!(a.ids(1), index.to_string());
+            }
+            // So that the peer is there until the end.
+            drop((a, b));
         })
-        .collect();
-    finish(workers);
+    };
+    finish(pairs.into_iter().map(worker).collect());
     sum.word().to_string()
 }
 
