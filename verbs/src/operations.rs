@@ -35,7 +35,7 @@ impl<T: Send + 'static> SendQueue<T, Rc> {
     /// Reads from the peer's memory, from the start of `remote`, as much as `into` has room for.
     ///
     /// Needs [`RcBuilder::rd_atomic`](crate::RcBuilder::rd_atomic) of at least 1 on both sides, else posting it is
-    /// [refused](PostErrorKind::NoReads).
+    /// [refused](crate::PostErrorKind::NoReads).
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
     pub fn read<S: StoredAs<T>>(

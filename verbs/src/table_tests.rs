@@ -7,7 +7,7 @@ use ibverbs_sys::{
     Api, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_wc, ibv_wc_opcode,
 };
 
-use crate::fault_tests::{fail_after, fails, open, set_errno};
+use crate::fault_tests::{fail_after, fails, forever, open, set_errno};
 use crate::*;
 
 unsafe extern "C" fn a_partition(
@@ -95,18 +95,18 @@ fn a_changed_registration_has_its_new_keys_and_a_refused_one_the_old() {
 unsafe extern "C" fn null_devices(len: *mut c_int) -> *mut *mut ibv_device {
     // SAFETY: the caller's own.
     unsafe { *len = 2 };
-    Box::leak(Box::new([std::ptr::null_mut(); 3])).as_mut_ptr()
+    forever([std::ptr::null_mut(); 3]).as_mut_ptr()
 }
 
 unsafe extern "C" fn free_nothing(_: *mut *mut ibv_device) {}
 
 #[test]
 fn null_devices_are_no_devices() {
-    let api = Box::leak(Box::new(Api {
+    let api = forever(Api {
         ibv_get_device_list: null_devices,
         ibv_free_device_list: free_nothing,
         ..*softverbs::api()
-    }));
+    });
     assert!(list::of(api).is_empty());
 }
 
@@ -121,16 +121,16 @@ unsafe extern "C" fn no_context(_: *mut ibv_device) -> *mut ibv_context {
 
 #[test]
 fn a_device_without_a_name_or_one_that_cannot_be_opened_is_an_error_at_worst() {
-    let nameless = Box::leak(Box::new(Api {
+    let nameless = forever(Api {
         ibv_get_device_name: no_name,
         ..*softverbs::api()
-    }));
+    });
     let devices = list::of(nameless);
     assert_eq!((devices.len(), devices[0].name()), (1, ""));
-    let gone = Box::leak(Box::new(Api {
+    let gone = forever(Api {
         ibv_open_device: no_context,
         ..*softverbs::api()
-    }));
+    });
     let e = list::of(gone)[0].open().unwrap_err();
     assert!(e.to_string().contains("ibv_open_device"), "{e}");
 }
