@@ -47,6 +47,7 @@ rpc-failure      verbatim-rpc    failure    rxe0  rxe0
 rpc-hostile      verbatim-rpc    hostile    rxe0  rxe0
 rpc-strangers    verbatim-rpc    strangers  rxe0  rxe0
 rpc-huge         verbatim-rpc    huge       rxe0  rxe0
+rpc-fetch        verbatim-rpc    fetch      rxe0  rxe0
 END
 }
 
