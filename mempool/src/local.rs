@@ -10,6 +10,7 @@ use crate::remote::RemoteList;
 use crate::slab::{Slab, StackIndex};
 use crate::stack::Stack;
 use std::cell::{Cell, RefCell};
+use std::hint::assert_unchecked;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
@@ -122,7 +123,7 @@ impl Local {
 /// Where the stack of that number is in the `Local` that this thread used last; no address of a stack if there is none.
 #[inline]
 pub(crate) fn current_stack(index: StackIndex) -> *const Stack {
-    CURRENT.with(|c| c.stacks.get().wrapping_add(index.get()))
+    CURRENT.with(|c| c.stacks.get().wrapping_byte_add(index.offset() as usize))
 }
 
 /// The stack of that number in the `Local` that this thread used last, if it is of this pool.
@@ -138,8 +139,11 @@ pub(crate) unsafe fn current_stack_of<'a>(
         if current.pool.get() != pool {
             return None;
         }
+        let stacks = current.stacks.get();
+        // SAFETY: a `Local` of a pool has stacks.
+        unsafe { assert_unchecked(!stacks.is_null()) };
         // SAFETY: a pool's locals have a stack for each index of its budgets; invariant F, and the caller's promise.
-        Some(unsafe { &*current.stacks.get().add(index.get()) })
+        Some(unsafe { &*stacks.byte_add(index.offset() as usize) })
     })
 }
 

@@ -10,9 +10,10 @@ use crate::local;
 use crate::refill::May;
 use crate::shared::Config;
 pub(crate) use crate::shared::Shared;
-use crate::size::{MAX_LEN, class_of};
+use crate::size::{MAX_LEN, scaled_class_of};
 use crate::slab::{Slab, StackIndex, WHOLE};
 use crate::stats::PoolStats;
+use std::hint::cold_path;
 use std::io::{self, Read};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -253,7 +254,8 @@ impl Pool {
         if !self.shared.has_budget(budget) {
             return Err(AllocError::NoSuchBudget);
         }
-        let Some(class) = class_of(len) else {
+        let Some(class) = scaled_class_of(len) else {
+            cold_path();
             if len > MAX_LEN {
                 return Err(AllocError::TooLarge { asked: len });
             }
@@ -261,7 +263,7 @@ impl Pool {
             let slab = self.shared.take_whole(index, len, may)?;
             return Ok((slab, index));
         };
-        let index = StackIndex::new(budget, kind, class);
+        let index = StackIndex::of_scaled(budget, kind, class);
         if may != May::GrowCharged {
             // SAFETY: the pool has the budget; the reference is gone before anything else happens.
             let stack = unsafe { local::current_stack_of(Arc::as_ptr(&self.shared), index) };
@@ -270,6 +272,7 @@ impl Pool {
                 return Ok((slab, index));
             }
         }
+        cold_path();
         Ok((self.shared.refill(index, len, may)?, index))
     }
 }

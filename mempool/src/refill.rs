@@ -7,8 +7,9 @@ use crate::local::{self, Local};
 use crate::pool::Shared;
 use crate::size::{PAGE, SIZES};
 use crate::slab::{Slab, StackIndex, WHOLE};
-use crate::stack::Stack;
+use crate::stack::{Put, Stack};
 use crate::trace::event;
+use std::hint::cold_path;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,25 +46,43 @@ pub(crate) unsafe fn free(slab: NonNull<Slab>, index: StackIndex) {
     let stack = local::current_stack(index);
     // SAFETY: invariant A.
     let is_home = unsafe { slab.as_ref().home.get() } == stack;
-    // SAFETY: a slab's home is there (invariant G), and this one is attached to this thread (invariant F); and the caller's promise.
-    if is_home && unsafe { (*stack).push(slab) } {
+    if is_home {
+        // SAFETY: a slab's home is there (invariant G), and this one is attached to this thread (invariant F); and the caller's promise.
+        let put = unsafe { (*stack).put(slab) };
+        if matches!(put, Put::Done) {
+            return;
+        }
+        cold_path();
+        // SAFETY: as above, and it has just been put.
+        return unsafe { free_unput(slab, &*stack, put) };
+    }
+    // As frequent as the other way, perhaps, but there is more to do for it anyway.
+    cold_path();
+    // SAFETY: the caller's promise.
+    unsafe { free_elsewhere(slab) }
+}
+
+/// Goes on where the slab's home, `stack`, did not just take it.
+///
+/// # Safety
+/// The caller was the holder of `slab` until it was put; its home is attached to this thread.
+#[cold]
+#[inline(never)]
+unsafe fn free_unput(slab: NonNull<Slab>, stack: &Stack, put: Put) {
+    if stack.settle(slab, put) {
         return;
     }
-    // SAFETY: the caller's promise.
-    unsafe { free_elsewhere(slab, is_home) }
+    // SAFETY: invariant D, the slab is outside, and ours again.
+    let shared = unsafe { pin(slab) };
+    shared.overflow(stack, slab);
 }
 
 /// # Safety
-/// The caller is the holder of `slab`; its home is attached to this thread if so said.
+/// The caller is the holder of `slab`; its home is not attached to this thread.
 #[inline(never)]
-unsafe fn free_elsewhere(slab: NonNull<Slab>, is_home: bool) {
+unsafe fn free_elsewhere(slab: NonNull<Slab>) {
     // SAFETY: invariants A and G.
     let home = unsafe { &*slab.as_ref().home.get() };
-    if is_home {
-        // SAFETY: invariant D, the slab is outside.
-        let shared = unsafe { pin(slab) };
-        return shared.overflow(home, slab);
-    }
     // SAFETY: the caller's promise.
     if unsafe { home.local().remote.0.push(slab) }.is_err() {
         // SAFETY: the push was refused, so the slab is still ours and outside.

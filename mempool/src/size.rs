@@ -6,6 +6,8 @@
 //! lies between the end of one slab and the next page boundary becomes a slab of a smaller class, instead
 //! of being lost. The same is done with what is left at the end of a chunk.
 
+use crate::stack::Stack;
+
 /// Alignment of every slab, in bytes: one cache line.
 pub const LINE: usize = 64;
 /// Alignment of slabs of this length and more, in bytes.
@@ -48,32 +50,42 @@ pub(crate) const SIZES: [u32; CLASSES] = {
     sizes
 };
 
+/// What the numbers of classes are multiplied by in the tables, so that a thread's stack of a class is found without any further step.
+pub(crate) const SCALE: usize = size_of::<Stack>();
+
+const _: () = assert!(CLASSES * SCALE <= u16::MAX as usize);
+
 /// Class of a length up to a page, by its number of cache lines.
-const BY_LINES: [u8; PAGE / LINE + 1] = classes_by(LINE);
+const BY_LINES: [u16; PAGE / LINE + 1] = classes_by(LINE);
 
 /// All classes above a page are multiples of this.
 const KIB: usize = 1024;
 
 /// Class of any length, by its number of KiB; for lengths above a page.
-const BY_KIB: [u8; MAX_CLASSED / KIB + 1] = classes_by(KIB);
+const BY_KIB: [u16; MAX_CLASSED / KIB + 1] = classes_by(KIB);
 
-/// For each number of units, the smallest class that holds so many.
-const fn classes_by<const N: usize>(unit: usize) -> [u8; N] {
+/// For each number of units, the smallest class that holds so many, times [`SCALE`].
+const fn classes_by<const N: usize>(unit: usize) -> [u16; N] {
     let mut table = [0; N];
     let (mut units, mut class) = (0, 0);
     while units < N {
         while units * unit > SIZES[class] as usize {
             class += 1;
         }
-        table[units] = class as u8;
+        table[units] = (class * SCALE) as u16;
         units += 1;
     }
     table
 }
 
 /// The class of a length between 1 and [`MAX_CLASSED`]; `None` above. (0 counts as 1.)
-#[inline]
 pub(crate) fn class_of(len: usize) -> Option<usize> {
+    scaled_class_of(len).map(|scaled| scaled / SCALE)
+}
+
+/// [`class_of`], times [`SCALE`].
+#[inline]
+pub(crate) fn scaled_class_of(len: usize) -> Option<usize> {
     // Look-ups are shorter than computing the logarithm.
     if len <= PAGE {
         Some(BY_LINES[len.div_ceil(LINE)] as usize)

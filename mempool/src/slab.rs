@@ -16,7 +16,7 @@ use crate::budget::{Budget, BudgetId};
 use crate::count::Count;
 use crate::pool::Shared;
 use crate::remote::{Link, Node};
-use crate::size::{CLASSES, Row, SIZES};
+use crate::size::{CLASSES, Row, SCALE, SIZES};
 use crate::stack::Stack;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -30,37 +30,49 @@ pub(crate) const WHOLE: usize = CLASSES;
 const PER_LANE: usize = CLASSES + 1;
 const PER_BUDGET: usize = Kind::ALL.len() * PER_LANE;
 
-const _: () = assert!(Budget::MOST * PER_BUDGET <= u16::MAX as usize);
+const _: () = assert!(Budget::MOST * PER_BUDGET * SCALE <= u32::MAX as usize);
 
 /// Number of a thread's stack: budget, kind and class in one.
+///
+/// Kept as the stack's distance from the first in bytes, which is what the hot path wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StackIndex(u16);
+pub(crate) struct StackIndex(u32);
 
 impl StackIndex {
     /// Where it does not matter.
     pub const ANY: StackIndex = StackIndex(0);
 
-    #[inline]
     pub fn new(budget: BudgetId, kind: Kind, class: usize) -> Self {
-        debug_assert!(class < PER_LANE);
+        StackIndex::of_scaled(budget, kind, class * SCALE)
+    }
+
+    /// Of a class that is multiplied by [`SCALE`] already.
+    #[inline]
+    pub fn of_scaled(budget: BudgetId, kind: Kind, class: usize) -> Self {
+        debug_assert!(class < PER_LANE * SCALE);
         let lane = budget.index() * Kind::ALL.len() + kind as usize;
-        StackIndex((lane * PER_LANE + class) as u16)
+        StackIndex((lane * PER_LANE * SCALE + class) as u32)
     }
 
-    #[inline]
     pub const fn get(self) -> usize {
-        self.0 as usize
+        self.offset() as usize / SCALE
     }
 
-    /// What was the number of a stack before.
+    /// Distance from the first stack in bytes.
     #[inline]
-    pub fn from_word(index: u16) -> Self {
-        StackIndex(index)
+    pub const fn offset(self) -> u32 {
+        self.0
+    }
+
+    /// What was the [`offset`](StackIndex::offset) of a stack before.
+    #[inline]
+    pub fn from_offset(offset: u32) -> Self {
+        StackIndex(offset)
     }
 
     /// All of so many budgets.
     pub fn all(budgets: usize) -> impl Iterator<Item = StackIndex> {
-        (0..(budgets * PER_BUDGET) as u16).map(StackIndex)
+        (0..budgets * PER_BUDGET).map(|index| StackIndex((index * SCALE) as u32))
     }
 
     pub fn budget(self) -> BudgetId {

@@ -45,8 +45,17 @@ struct Book {
     taken_len: u32,
 }
 
+/// What became of a slab that was to be put.
+pub(crate) enum Put {
+    Done,
+    /// There is no room.
+    Full,
+    /// It lies there, but the stack is revoked: see [`Stack::unput`].
+    Revoked(Place),
+}
+
 /// Where the owner has just taken a slab from, or put it.
-enum Place {
+pub(crate) enum Place {
     Top,
     Below(usize),
 }
@@ -118,16 +127,40 @@ impl Stack {
     ///
     /// # Safety
     /// The `Local` is attached to this thread, which is the holder of `slab`.
-    #[inline]
     pub unsafe fn push(&self, slab: NonNull<Slab>) -> bool {
+        // SAFETY: the caller's promise.
+        let put = unsafe { self.put(slab) };
+        self.settle(slab, put)
+    }
+
+    /// The same, and leaves the top to what is put next.
+    ///
+    /// # Safety
+    /// As [`push`](Stack::push).
+    pub unsafe fn push_below(&self, slab: NonNull<Slab>) -> bool {
+        // SAFETY: the caller's promise.
+        let put = unsafe { self.put_below(slab) };
+        self.settle(slab, put)
+    }
+
+    /// Puts a slab, and leaves it to the caller to [`settle`](Stack::settle) what came of it: then the hot path, which seldom has to, calls
+    /// nothing that it goes on after, and needs no registers saved.
+    ///
+    /// # Safety
+    /// As [`push`](Stack::push).
+    #[inline]
+    pub unsafe fn put(&self, slab: NonNull<Slab>) -> Put {
         if !self.top.load(Ordering::Relaxed).is_null() {
             // SAFETY: the caller's promise.
-            return unsafe { self.push_below(slab) };
+            return unsafe { self.put_below(slab) };
         }
         // Release: whoever takes the slab from here sees what its holder did.
         self.top.store(slab.as_ptr(), Ordering::Release);
         fences::light();
-        self.limit.load(Ordering::Relaxed) != 0 || self.unput(slab, Place::Top)
+        match self.limit.load(Ordering::Relaxed) {
+            0 => Put::Revoked(Place::Top),
+            _ => Put::Done,
+        }
     }
 
     /// The same, and leaves the top to what is put next.
@@ -135,16 +168,28 @@ impl Stack {
     /// # Safety
     /// As [`push`](Stack::push).
     #[inline]
-    pub unsafe fn push_below(&self, slab: NonNull<Slab>) -> bool {
+    unsafe fn put_below(&self, slab: NonNull<Slab>) -> Put {
         let len = self.len.load(Ordering::Relaxed);
         if len >= self.limit.load(Ordering::Relaxed) {
-            return false;
+            return Put::Full;
         }
         // SAFETY: invariant E; `limit` never exceeds the slots there are.
         unsafe { *self.slots.load(Ordering::Relaxed).add(len as usize) = slab };
         self.len.store(len + 1, Ordering::Release);
         fences::light();
-        self.limit.load(Ordering::Relaxed) != 0 || self.unput(slab, Place::Below(len as usize))
+        match self.limit.load(Ordering::Relaxed) {
+            0 => Put::Revoked(Place::Below(len as usize)),
+            _ => Put::Done,
+        }
+    }
+
+    /// Whether the slab that the owner has just put is the owner's no more. Off a revoked stack it is taken again.
+    pub fn settle(&self, slab: NonNull<Slab>, put: Put) -> bool {
+        match put {
+            Put::Done => true,
+            Put::Full => false,
+            Put::Revoked(place) => self.unput(slab, place),
+        }
     }
 
     /// Whether the slab that the owner has just popped from a revoked stack is another's already.
