@@ -94,8 +94,9 @@ impl Buf {
     ///
     /// # Panics
     /// If there are fewer.
+    #[inline]
     pub fn advance(&mut self, count: usize) {
-        *self = self.split_off(count);
+        self.0.advance(count);
     }
 
     /// Joins with the part that was split off directly behind this one, without copying.

@@ -23,8 +23,9 @@ pub(crate) struct Handle {
 struct Extent(u64);
 
 impl Extent {
+    #[inline]
     const fn new(len: usize, index: StackIndex) -> Extent {
-        Extent(len as u64 | (index.get() as u64) << u32::BITS)
+        Extent(len as u64 | (index.offset() as u64) << u32::BITS)
     }
 
     #[inline]
@@ -34,9 +35,10 @@ impl Extent {
 
     #[inline]
     fn index(self) -> StackIndex {
-        StackIndex::from_word((self.0 >> u32::BITS) as u16)
+        StackIndex::from_offset((self.0 >> u32::BITS) as u32)
     }
 
+    #[inline]
     fn with_len(self, len: usize) -> Extent {
         Extent::new(len, self.index())
     }
@@ -179,6 +181,21 @@ impl Handle {
         let tail = self.part(at, self.len());
         self.extent = self.extent.with_len(at);
         tail
+    }
+
+    /// Gives up `..count`. The handle goes on counting as one on its slab, unless nothing is left for it.
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        let len = self.len();
+        assert!(count <= len, "advance by {count} of {len} bytes");
+        if count == len {
+            // What has no bytes keeps no memory.
+            *self = Handle::empty();
+            return;
+        }
+        // SAFETY: checked to be within.
+        self.ptr = unsafe { self.ptr.add(count) };
+        self.extent = self.extent.with_len(len - count);
     }
 
     /// Joins with what lies directly behind in the same slab.

@@ -75,8 +75,9 @@ impl SharedBuf {
     ///
     /// # Panics
     /// If there are fewer.
+    #[inline]
     pub fn advance(&mut self, count: usize) {
-        *self = self.split_off(count);
+        self.0.0.advance(count);
     }
 
     /// Joins with what lies directly behind in the same slab, without copying.

@@ -25,7 +25,7 @@ fn what_was_read_is_given_up() {
 }
 
 #[test]
-#[should_panic(expected = "split at 3 of 2 bytes")]
+#[should_panic(expected = "advance by 3 of 2 bytes")]
 fn reading_beyond_the_end_panics() {
     let (pool, _) = user_pool(MIB);
     bytes::Buf::advance(&mut pool.alloc(2).unwrap(), 3);

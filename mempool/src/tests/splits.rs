@@ -273,3 +273,37 @@ proptest! {
         prop_assert_eq!(live(&pool), 0);
     }
 }
+
+#[test]
+fn what_was_advanced_over_is_freed_with_the_rest() {
+    let (pool, _) = user_pool(MIB);
+    let mut buf = pool.alloc_from_slice(&[1, 2, 3, 4]).unwrap();
+    let start = buf.as_ptr();
+    buf.advance(1);
+    assert_eq!((&buf[..], live(&pool)), (&[2, 3, 4][..], 1));
+    assert_eq!(buf.as_ptr().addr() - start.addr(), 1);
+    // It counts as one handle still: alone, it may be written again.
+    let mut shared = buf.freeze();
+    shared.advance(1);
+    let mut buf = shared.try_unfreeze().unwrap();
+    buf.advance(1);
+    assert_eq!((&buf[..], live(&pool)), (&[4][..], 1));
+    // Of a clone, the others do not know.
+    let mut shared = buf.freeze();
+    let other = shared.clone();
+    shared.advance(1);
+    assert!(shared.is_empty());
+    assert_eq!((&other[..], live(&pool)), (&[4][..], 1));
+    // Nothing left for it, it has let go already.
+    let mut buf = other.try_unfreeze().unwrap();
+    buf.advance(1);
+    assert_eq!(live(&pool), 0);
+    assert!(buf.is_empty());
+}
+
+#[test]
+#[should_panic(expected = "advance by 3 of 2 bytes")]
+fn no_more_is_advanced_over_than_there_is() {
+    let (pool, _) = user_pool(MIB);
+    pool.alloc(2).unwrap().advance(3);
+}
