@@ -535,7 +535,9 @@ fn sqd(bed: &Bed) -> String {
 }
 
 fn draining(bed: &Bed) -> String {
-    let (a, b) = bed.pair(&RC);
+    let (a, b) = (End::new(&bed.a, &RC).init(), End::new(&bed.b, &RC).init());
+    assert_eq!(a.modify(a.to_rtr(b.qpn(), &bed.b)), 0);
+    a.rts();
     let (from, to) = (Mem::of(&a.side, b"x"), Mem::new(&b.side, 8, LOCAL));
     a.cq.arm(false);
     send(1, &from, 1).go(&a);
@@ -550,6 +552,7 @@ fn draining(bed: &Bed) -> String {
     let first = flag(&a);
     let back = a.set(State::IBV_QPS_RTS);
     b.recv(2, &to, 0, 8);
+    assert_eq!(b.modify(b.to_rtr(a.qpn(), &bed.a)), 0);
     let begin = format!("{first}, {}", errno(back));
     if !becomes(|| a.cq.event_now() == "event") {
         return format!("{begin}, not done");
