@@ -525,4 +525,6 @@ impl ControlInFlight {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -37,7 +37,8 @@ pub const fn span(len: u64) -> u64 {
 /// The smallest ring for messages of at most `max` bytes.
 ///
 /// While less than half of it is owed, and all control messages are unacknowledged, there is room for
-/// the longest message and the longest skip.
+/// the longest message and the longest skip. That is for one end that asks: where both do, each ring needs two of the
+/// longest more for each request that its reader keeps unanswered.
 pub const fn size_min(max: u64) -> u64 {
     4 * span(max) + (4 * CONTROL_RESERVE as u64 + 2) * CONTROL_SPAN
 }
@@ -303,6 +304,9 @@ impl Reader {
         self.owed >= self.cursor.size / 2
     }
 }
+
+#[cfg(test)]
+mod rebase;
 
 #[cfg(test)]
 mod tests {
