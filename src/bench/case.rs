@@ -353,8 +353,8 @@ mod tests {
             };
             assert!(Case::all().contains(&baseline));
             if let Case::Rpc { path, size, .. } = case {
-                let name = baseline.to_string();
-                assert!(name.starts_with(&format!("verbs/{path}/{size}/")), "{name}");
+                let (name, verb) = (baseline.to_string(), path.verb());
+                assert!(name.starts_with(&format!("verbs/{verb}/{size}/")), "{name}");
                 assert_eq!(case.counts_rate(), baseline.counts_rate());
             } else if let Case::Alloc { by, .. } = case {
                 let (name, other) = (case.to_string(), baseline.to_string());

@@ -5,15 +5,9 @@
 #     verbs/examples/cost.sh [messages]
 set -euo pipefail
 count=${1:-20000}
-target=${CARGO_TARGET_DIR:-target}/release/examples/cost
-work=$(mktemp -d)
-trap 'rm -r "$work"' EXIT
-
-# Both examples have the same name.
-for crate in softverbs verbs; do
-    cargo build --quiet --release -p "verbatim-$crate" --example cost
-    cp "$target" "$work/$crate"
-done
+examples=${CARGO_TARGET_DIR:-target}/release/examples
+cargo build --quiet --release -p verbatim-softverbs --example device_cost
+cargo build --quiet --release -p verbatim-verbs --example cost
 
 # PROGRAM MODE MESSAGES
 instructions() {
@@ -32,6 +26,6 @@ printf '%-10s %16s %16s %16s\n%-10s' '' 'safe' 'post_raw' 'bare table' ''
 printf ' %6s %9s' instr. ns instr. ns instr. ns
 echo
 for mode in write_imm send write read; do
-    printf '%-10s %s %s %s\n' "$mode" "$(cost "$work/verbs" "$mode")" "$(cost "$work/verbs" "raw_$mode")" \
-        "$(cost "$work/softverbs" "$mode")"
+    printf '%-10s %s %s %s\n' "$mode" "$(cost "$examples/cost" "$mode")" "$(cost "$examples/cost" "raw_$mode")" \
+        "$(cost "$examples/device_cost" "$mode")"
 done

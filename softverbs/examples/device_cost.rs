@@ -1,9 +1,9 @@
 //! Work requests there and back in one thread, over the raw table: for counting instructions with callgrind.
 //!
 //! ```sh
-//! cargo build --release -p verbatim-softverbs --example cost
+//! cargo build --release -p verbatim-softverbs --example device_cost
 //! for n in 0 100000; do
-//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/cost write_imm $n 2>&1 | grep Collected
+//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/device_cost write_imm $n 2>&1 | grep Collected
 //! done
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Small calls between two threads: for counting the instructions that they cost each end, with callgrind.
 //!
 //! ```sh
-//! cargo build --release -p verbatim-rpc --example cost
-//! valgrind --tool=callgrind --callgrind-out-file=calls.out target/release/examples/cost write_imm 20000
+//! cargo build --release -p verbatim-rpc --example call_cost
+//! valgrind --tool=callgrind --callgrind-out-file=calls.out target/release/examples/call_cost write_imm 20000
 //! callgrind_annotate calls.out | head -60
 //! ```
 //!

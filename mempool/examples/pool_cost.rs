@@ -1,9 +1,9 @@
 //! Allocating and freeing over and over: for counting the instructions that it costs, with callgrind.
 //!
 //! ```sh
-//! cargo build --release -p verbatim-mempool --example cost
+//! cargo build --release -p verbatim-mempool --example pool_cost
 //! for n in 1000 101000; do
-//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/cost hot 4096 $n
+//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pool_cost hot 4096 $n
 //! done
 //! ```
 //!
