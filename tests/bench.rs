@@ -103,6 +103,22 @@ fn calls_are_compared_with_messages_of_the_same_verb_and_length() {
                 "rpc/write_imm/64B/pipelined",
                 Some("verbs/write_imm/64B/pipelined"),
             ),
+            (
+                "rpc/write_imm+fetch/64B/serial",
+                Some("verbs/write_imm/64B/pingpong"),
+            ),
+            (
+                "rpc/write_imm+fetch/4KiB/serial",
+                Some("verbs/write_imm/4KiB/pingpong"),
+            ),
+            (
+                "rpc/write_imm+fetch/1MiB/serial",
+                Some("verbs/write_imm/1MiB/pingpong"),
+            ),
+            (
+                "rpc/write_imm+fetch/64B/pipelined",
+                Some("verbs/write_imm/64B/pipelined"),
+            ),
             ("rpc/send/64B/serial", Some("verbs/send/64B/pingpong")),
             ("rpc/send/4KiB/serial", Some("verbs/send/4KiB/pingpong")),
             ("rpc/send/1MiB/serial", Some("verbs/send/1MiB/pingpong")),
