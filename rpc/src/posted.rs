@@ -225,16 +225,19 @@ impl Fetch {
 #[derive(Debug)]
 pub(crate) struct Fetching(pub Box<Fetch>);
 
-// SAFETY: the buffer is the fetch's own, at a fixed address, and nobody reaches it while this value exists. `aim` keeps the part within it, and not
-// empty. Any bytes are valid `u8`s.
+// SAFETY: the buffer is the fetch's own, at a fixed address, and nobody reaches it while this value exists. `aim` keeps the part within it; one
+// that is empty is left out. Any bytes are valid `u8`s.
 unsafe impl Scatter for Fetching {
     fn scatter(&mut self, out: &mut SgeList) {
         let fetch = &mut *self.0;
-        out.push(Sge {
-            addr: fetch.buf.as_mut_ptr() as u64 + fetch.from as u64,
-            len: (fetch.to - fetch.from) as u32,
-            lkey: fetch.buf.lkey(),
-        });
+        // One that was never aimed names nothing: a length of 0 means 2 GiB to some devices.
+        if fetch.from < fetch.to {
+            out.push(Sge {
+                addr: fetch.buf.as_mut_ptr() as u64 + fetch.from as u64,
+                len: (fetch.to - fetch.from) as u32,
+                lkey: fetch.buf.lkey(),
+            });
+        }
     }
 }
 
