@@ -218,7 +218,7 @@ impl Handles {
         pd: impl FnOnce() -> &'p Pd,
     ) -> Result<(), PostErrorKind> {
         let mask = self.0.len().wrapping_sub(1);
-        let Some(slot) = self.0.get_mut(wr_id as usize & mask) else {
+        let Some(slot) = self.0.get_mut(crate::ring::seq(wr_id) as usize & mask) else {
             return Ok(());
         };
         match slot {

@@ -5,7 +5,7 @@ use std::fmt;
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
 use crate::raw::RawCompletion;
-use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::ring::{self, id, seq};
 use crate::slots::{MAX_SLOTS, SLOT_BITS};
 use crate::tags::{RAW_TAG, SCOPED_TAG, SHARED_TAG};
 use crate::wc::Origin;
@@ -31,7 +31,7 @@ impl QueueId {
     /// The id of what lies in a slot of this shared receive queue.
     #[inline]
     pub(crate) fn shared_wr_id(self, slot: u32) -> u64 {
-        u64::from(SHARED_TAG) << SEQ_BITS | self.0 >> 16 << SLOT_BITS | u64::from(slot)
+        id(SHARED_TAG, self.0 >> 16 << SLOT_BITS | u64::from(slot))
     }
 
     /// The completion queue; not of a shared receive queue.
@@ -46,7 +46,7 @@ impl QueueId {
     /// The id of a work request of this queue.
     #[inline]
     pub(crate) fn wr_id(self, seq: u64) -> u64 {
-        u64::from(self.tag()) << SEQ_BITS | seq
+        id(self.tag(), seq)
     }
 }
 
@@ -293,7 +293,7 @@ impl Completion {
     /// The completion itself, when it belongs to a queue.
     #[inline]
     pub fn into_raw(self) -> Result<RawCompletion, Completion> {
-        if self.0.wr_id >> SEQ_BITS != u64::from(RAW_TAG) {
+        if ring::tag(self.0.wr_id) != RAW_TAG {
             return Err(self);
         }
         Ok(RawCompletion {
@@ -303,21 +303,21 @@ impl Completion {
         })
     }
 
-    /// What is below the tag in the id of its work request.
+    /// What is above the tag in the id of its work request.
     #[inline(always)]
     fn seq(&self) -> u64 {
-        self.0.wr_id & SEQ_MASK
+        seq(self.0.wr_id)
     }
 
     /// The number of work that was posted in a scope.
     pub(crate) fn scoped(&self) -> Option<u64> {
-        (self.0.wr_id >> SEQ_BITS == u64::from(SCOPED_TAG)).then(|| self.seq())
+        (ring::tag(self.0.wr_id) == SCOPED_TAG).then(|| self.seq())
     }
 
     /// Of a shared receive queue's.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u32 {
-        self.0.wr_id as u32 & (MAX_SLOTS - 1)
+        self.seq() as u32 & (MAX_SLOTS - 1)
     }
 
     #[inline(always)]
@@ -346,10 +346,9 @@ impl Completion {
 impl Entry {
     #[inline(always)]
     fn queue(&self) -> QueueId {
-        if self.wr_id >> SEQ_BITS == u64::from(SHARED_TAG) {
-            QueueId::shared(((self.wr_id & SEQ_MASK) >> SLOT_BITS) as u32)
-        } else {
-            QueueId(self.cq.0 << 16 | self.wr_id >> SEQ_BITS)
+        match ring::tag(self.wr_id) {
+            SHARED_TAG => QueueId::shared((seq(self.wr_id) >> SLOT_BITS) as u32),
+            tag => QueueId::new(self.cq, tag),
         }
     }
 }
@@ -358,7 +357,7 @@ impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion")
             .field("queue", &self.queue())
-            .field("seq", &(self.wr_id & SEQ_MASK))
+            .field("seq", &seq(self.wr_id))
             .field("status", &self.report.status())
             .finish()
     }
@@ -397,7 +396,7 @@ mod tests {
     #[test]
     fn a_failed_completion_shows_only_what_is_defined() {
         let wc = ibv_wc {
-            wr_id: 3 << SEQ_BITS | 77,
+            wr_id: id(3, 77),
             status: ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
             vendor_err: 5,
             qp_num: 9,
@@ -442,7 +441,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_in_a_batch_as_the_device_wrote_it() {
         let mut wc = ibv_wc {
-            wr_id: 3 << SEQ_BITS | 77,
+            wr_id: id(3, 77),
             opcode: ibv_wc_opcode::IBV_WC_RECV,
             byte_len: 60,
             qp_num: 9,
@@ -496,6 +495,9 @@ mod tests {
     #[test]
     fn ids_of_queues_carry_their_completion_queue() {
         assert_ne!(QueueId::new(CqId(1), 5), QueueId::new(CqId(2), 5));
-        assert_eq!(QueueId::new(CqId(1), 0xffff).wr_id(SEQ_MASK), u64::MAX);
+        assert_eq!(
+            QueueId::new(CqId(1), 0xffff).wr_id(ring::SEQ_MASK),
+            u64::MAX
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cq::Kept;
-use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::ring::{SEQ_MASK, id};
 use crate::tags::SCOPED_TAG;
 use crate::{Cq, Error, PostErrorKind, RecvQueue, SendQueue, Wc, WcError};
 
@@ -139,11 +139,7 @@ impl<Q: Queue> Lent<'_, Q> {
         let (number, at, flying) = (next_number(), self.posted, self.flying.len());
         // Noted before it is posted: a panic in between costs a wait, not memory.
         self.flying.push(Flying { number, at });
-        let result = post(
-            self.queue(),
-            u64::from(SCOPED_TAG) << SEQ_BITS | number,
-            flying,
-        );
+        let result = post(self.queue(), id(SCOPED_TAG, number), flying);
         match result {
             Ok(()) => {
                 self.posted += 1;

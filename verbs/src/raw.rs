@@ -3,7 +3,7 @@
 use ibverbs_sys::{ibv_recv_wr, ibv_send_wr};
 
 use crate::errno;
-use crate::ring::{SEQ_BITS, SEQ_MASK};
+use crate::ring;
 use crate::tags::RAW_TAG;
 use crate::{RecvQueue, SendQueue, Wc, WcError};
 
@@ -72,7 +72,7 @@ unsafe fn mark<R: Request>(first: *mut R) {
     // SAFETY: the caller's contract.
     while let Some(wr) = unsafe { at.as_mut() } {
         let id = wr.id();
-        *id = u64::from(RAW_TAG) << SEQ_BITS | *id & SEQ_MASK;
+        *id = ring::id(RAW_TAG, *id);
         at = wr.next();
     }
 }
@@ -101,8 +101,8 @@ unsafe fn failed<R: Request>(ret: i32, first: *mut R, bad: *mut R) -> RawPostErr
 impl<T: Send + 'static, K> SendQueue<T, K> {
     /// Posts a chain of work requests as it is, without a check and without taking hold of its memory.
     ///
-    /// For what the safe interface does not have, or does not do as cheaply. Both can be used on one queue: the upper 16 bits of each
-    /// `wr_id` are overwritten with a value that marks raw work, the lower 48 come back with
+    /// For what the safe interface does not have, or does not do as cheaply. Both can be used on one queue: each `wr_id` is written anew,
+    /// marked as of raw work; its lower 48 bits come back with
     /// [`Completion::into_raw`](crate::Completion::into_raw). [`free_slots`](Self::free_slots) does not count raw work; leave it room
     /// in the queue and in the completion queue.
     ///

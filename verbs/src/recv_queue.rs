@@ -27,7 +27,8 @@ pub struct RecvQueue<T> {
 }
 
 impl<T: Send + 'static> RecvQueue<T> {
-    pub(crate) fn new(half: Half<T>) -> RecvQueue<T> {
+    pub(crate) fn new(mut half: Half<T>) -> RecvQueue<T> {
+        half.ring().in_order();
         let limits = *half.core().limits();
         let header = if limits.datagrams { Grh::LEN } else { 0 };
         RecvQueue {

@@ -13,27 +13,39 @@
 //! Only values below `retired` can be taken, and only the completion of a slot in flight moves `retired`, whatever token or completion asks: that is the whole of the argument that a
 //! stale, repeated or foreign completion never yields memory in flight.
 //!
-//! The id of a work request is the queue's tag above its sequence number. A position is kept as a *place*: the same, turned round, so that
-//! the sequence number is on top and wraps by itself, and places of other queues never look like one of this.
+//! A position is kept as the [id](id) of its work request: the sequence number is on top of it and wraps by itself, and ids of other queues never
+//! look like one of this.
 
-use crate::tags::Stopped;
+use crate::tags::{NO_TAG, Stopped};
 
-/// Bits of a sequence number; the rest of a work request's id is the queue's tag.
+/// Bits of a sequence number; the rest of a work request's id, below it, is the queue's tag.
 pub(crate) const SEQ_BITS: u32 = 48;
 /// Sequence numbers are counted modulo this plus one.
 pub(crate) const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
 const TAG_BITS: u32 = u64::BITS - SEQ_BITS;
-/// From one place to the next.
+/// From one id to the next.
 const STEP: u64 = 1 << TAG_BITS;
 
-/// Where the work request with this id is.
+/// The id of a work request. Of a sequence number only 48 bits are looked at.
 #[inline(always)]
-pub(crate) fn place(wr_id: u64) -> u64 {
-    wr_id.rotate_left(TAG_BITS)
+pub(crate) const fn id(tag: u16, seq: u64) -> u64 {
+    seq << TAG_BITS | tag as u64
 }
 
-/// Steps from one place up to another. More than any queue is long if they are of different queues.
+/// The tag in an id.
+#[inline(always)]
+pub(crate) const fn tag(id: u64) -> u16 {
+    id as u16
+}
+
+/// The sequence number in an id.
+#[inline(always)]
+pub(crate) const fn seq(id: u64) -> u64 {
+    id >> TAG_BITS
+}
+
+/// Steps from one id up to another. More than any queue is long if they are of different queues.
 #[inline(always)]
 fn distance(from: u64, to: u64) -> u64 {
     to.wrapping_sub(from).rotate_right(TAG_BITS)
@@ -63,7 +75,13 @@ pub(crate) struct Ring<T, O> {
     next: u64,
     /// Where `next` must stop: `base` and the depth.
     end: u64,
+    /// The receive that can be redeemed [in order](Self::redeem_next): while there is one, it stands for both `base` and `retired`, which are not
+    /// kept up. Otherwise, and always in a send queue, [`NONE`].
+    due: u64,
 }
+
+/// No work request's id.
+const NONE: u64 = id(NO_TAG, 0);
 
 /// Room for one value, found before it is posted, so that storing it afterwards cannot fail.
 pub(crate) struct Vacant<'r, T> {
@@ -75,7 +93,7 @@ impl<T> Vacant<'_, T> {
     /// The id of the value's work request.
     #[inline(always)]
     pub(crate) fn id(&self) -> u64 {
-        self.next.rotate_right(TAG_BITS)
+        *self.next
     }
 
     /// Adds it as the newest.
@@ -93,7 +111,7 @@ impl<T, O> Ring<T, O> {
     pub(crate) fn new(depth: u32, first: u64) -> Ring<T, O> {
         // A power of two divides 2^48, so that the index goes on across the wrap of the sequence.
         let len = depth.max(1).next_power_of_two() as usize;
-        let (first, depth) = (place(first), u64::from(depth) << TAG_BITS);
+        let depth = u64::from(depth) << TAG_BITS;
         Ring {
             values: (0..len).map(|_| None).collect(),
             outcomes: (0..len).map(|_| None).collect(),
@@ -103,6 +121,7 @@ impl<T, O> Ring<T, O> {
             retired: first,
             next: first,
             end: first.wrapping_add(depth),
+            due: NONE,
         }
     }
 
@@ -142,19 +161,25 @@ impl<T, O> Ring<T, O> {
     /// Values that the device may still touch.
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
-        distance(self.retired, self.next) as u32
+        match self.due {
+            NONE => distance(self.retired, self.next) as u32,
+            due => distance(due, self.next) as u32,
+        }
     }
 
     /// Slots that are completed and wait for being taken.
     #[inline(always)]
     pub(crate) fn retired_untaken(&self) -> u32 {
-        distance(self.base, self.retired) as u32
+        match self.due {
+            NONE => distance(self.base, self.retired) as u32,
+            _ => 0,
+        }
     }
 
     /// Where it would stop now.
     pub(crate) fn stopped(&self) -> Stopped {
         Stopped {
-            next: self.next >> TAG_BITS,
+            next: seq(self.next),
             in_flight: self.in_flight(),
         }
     }
@@ -163,7 +188,7 @@ impl<T, O> Ring<T, O> {
     #[inline(always)]
     pub(crate) fn id_ahead(&self, ahead: usize) -> u64 {
         let steps = (ahead as u64) << TAG_BITS;
-        self.next.wrapping_add(steps).rotate_right(TAG_BITS)
+        self.next.wrapping_add(steps)
     }
 
     /// Room for the next value, unless the ring is full.
@@ -183,7 +208,7 @@ impl<T, O> Ring<T, O> {
 
     /// Takes the newest value out again. Only if the device was never given it.
     pub(crate) fn unfill(&mut self) -> Option<T> {
-        if self.next == self.retired {
+        if self.in_flight() == 0 {
             return None;
         }
         self.next = self.next.wrapping_sub(STEP);
@@ -197,22 +222,21 @@ impl<T, O> Ring<T, O> {
         distance(self.retired, at) < distance(self.retired, self.next)
     }
 
-    /// Records the completion of the work request with this id: it and all older ones are no longer in flight. The place up to which values can be
+    /// Records the completion of the work request with this id: it and all older ones are no longer in flight. The id up to which values can be
     /// taken now; `None` outside the window.
     #[inline(always)]
     pub(crate) fn retire(&mut self, wr_id: u64, outcome: O) -> Option<u64>
     where
         O: Said,
     {
-        let at = place(wr_id);
-        if !self.is_in_flight(at) {
+        if !self.is_in_flight(wr_id) {
             return None;
         }
         if outcome.leaves_doubt() {
-            self.doubt(at, outcome);
+            self.doubt(wr_id, outcome);
         }
-        *self.outcome(at) = Some(outcome);
-        self.retired = at.wrapping_add(STEP);
+        *self.outcome(wr_id) = Some(outcome);
+        self.retired = wr_id.wrapping_add(STEP);
         Some(self.retired)
     }
 
@@ -233,7 +257,7 @@ impl<T, O> Ring<T, O> {
     /// waits to be taken.
     #[inline(always)]
     pub(crate) fn differs_from_settling(&self, wr_id: u64) -> u64 {
-        let ahead = distance(self.base, place(wr_id));
+        let ahead = distance(self.base, wr_id);
         (self.base ^ self.retired) | u64::from(ahead >= distance(self.base, self.next))
     }
 
@@ -242,7 +266,7 @@ impl<T, O> Ring<T, O> {
     #[inline(always)]
     pub(crate) fn settle(&mut self, wr_id: u64) {
         debug_assert!(self.differs_from_settling(wr_id) == 0);
-        self.retired = place(wr_id).wrapping_add(STEP);
+        self.retired = wr_id.wrapping_add(STEP);
     }
 
     /// The oldest value, if it is no longer in flight, without regard to what was said of it; and whether it is the last of these.
@@ -270,7 +294,7 @@ impl<T, O> Ring<T, O> {
         self.end = self.end.wrapping_add(STEP);
     }
 
-    /// The oldest value, if it lies before `end`, a place that [`retire`](Self::retire) gave.
+    /// The oldest value, if it lies before `end`, which [`retire`](Self::retire) gave.
     #[inline(always)]
     pub(crate) fn pop(&mut self, end: u64) -> Option<(T, Option<O>)> {
         if self.nothing_before(end) {
@@ -315,43 +339,64 @@ impl<T, O> Ring<T, O> {
     /// Whether `wr_id` names the oldest work, and nothing older waits to be taken: 0 if so.
     #[inline(always)]
     pub(crate) fn differs_from_next(&self, wr_id: u64) -> u64 {
-        (place(wr_id) ^ self.base) | (self.base ^ self.retired)
+        wr_id ^ self.due
+    }
+
+    /// Brings `base` and `retired` up to where [`redeem_next`](Self::redeem_next) has come, for those who look at them.
+    fn catch_up(&mut self) {
+        if self.due != NONE {
+            (self.base, self.retired) = (self.due, self.due);
+            self.due = NONE;
+        }
+    }
+
+    /// The reverse: if nothing waits to be taken, receives are redeemed in order from here.
+    pub(crate) fn in_order(&mut self) {
+        if self.base == self.retired {
+            self.due = self.base;
+        }
     }
 
     /// Whether the oldest value is there. If not, and it is [the next](Self::differs_from_next) all the same, a device says that it has completed
     /// what it was not given.
     #[inline(always)]
     pub(crate) fn has_oldest(&mut self) -> bool {
-        let at = self.base;
+        let at = self.due;
         self.value(at).is_some()
     }
 
     /// The oldest value, which has completed and is [the next](Self::differs_from_next), if it [is there](Self::has_oldest).
     #[inline(always)]
     pub(crate) fn redeem_next(&mut self) -> Option<T> {
-        let at = self.base;
+        let at = self.due;
         let value = self.value(at).take()?;
-        self.step();
-        self.retired = self.base;
+        self.due = at.wrapping_add(STEP);
+        self.end = self.end.wrapping_add(STEP);
         Some(value)
     }
 
     /// The value of this work request, which has completed; older ones are retired as lost. `None` outside the window.
     pub(crate) fn redeem(&mut self, wr_id: u64) -> Option<T> {
-        let at = place(wr_id);
-        if !self.is_in_flight(at) {
-            return None;
+        self.catch_up();
+        let inside = self.is_in_flight(wr_id);
+        if inside {
+            if self.base == wr_id {
+                self.step();
+            }
+            self.retired = wr_id.wrapping_add(STEP);
         }
-        if self.base == at {
-            self.step();
+        self.in_order();
+        match inside {
+            true => self.value(wr_id).take(),
+            false => None,
         }
-        self.retired = at.wrapping_add(STEP);
-        self.value(at).take()
     }
 
     /// The oldest lost value.
     pub(crate) fn pop_lost(&mut self) -> Option<T> {
+        self.catch_up();
         if self.base == self.retired {
+            self.in_order();
             return None;
         }
         let base = self.base;
@@ -364,11 +409,13 @@ impl<T, O> Ring<T, O> {
             }
             self.step();
         }
+        self.in_order();
         value
     }
 
     /// Everything left, oldest first, in flight or not. Only when the device can touch none of it any more.
     pub(crate) fn drain(&mut self) -> Vec<T> {
+        self.catch_up();
         let mut out = Vec::with_capacity(distance(self.base, self.next) as usize);
         while self.base != self.next {
             let base = self.base;

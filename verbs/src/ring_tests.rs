@@ -15,6 +15,18 @@ fn push<T, O>(ring: &mut Ring<T, O>, value: T) -> Result<u64, T> {
     }
 }
 
+/// The id of this sequence number in the first queue.
+fn at(seq: u64) -> u64 {
+    id(0, seq)
+}
+
+/// A ring of a receive queue.
+fn receives<T, O>(depth: u32, first: u64) -> Ring<T, O> {
+    let mut ring = Ring::new(depth, first);
+    ring.in_order();
+    ring
+}
+
 impl Said for u8 {
     fn leaves_doubt(&self) -> bool {
         false
@@ -41,9 +53,9 @@ fn a_flush_says_nothing_good_of_older_work_without_a_completion() {
         push(&mut r, v).unwrap();
     }
     for (seq, outcome) in [(1, "fine"), (2, "failed"), (4, "flushed")] {
-        assert_eq!(r.retire(seq, outcome), Some(place(seq + 1)));
+        assert_eq!(r.retire(at(seq), outcome), Some(at(seq + 1)));
     }
-    let all: Vec<_> = std::iter::from_fn(|| r.pop(place(5))).collect();
+    let all: Vec<_> = std::iter::from_fn(|| r.pop(at(5))).collect();
     let want = [
         (0, None),
         (1, Some("fine")),
@@ -60,49 +72,45 @@ fn a_completion_retires_all_older_slots() {
     for v in ["a", "b", "c"] {
         push(&mut r, v).unwrap();
     }
-    assert_eq!(r.pop(place(3)), None, "nothing is retired yet");
-    assert_eq!(r.retire(1, 9), Some(place(2)));
+    assert_eq!(r.pop(at(3)), None, "nothing is retired yet");
+    assert_eq!(r.retire(at(1), 9), Some(at(2)));
     assert_eq!((r.in_flight(), r.retired_untaken(), r.free()), (1, 2, 1));
-    assert_eq!(r.pop(place(2)), Some(("a", None)));
-    assert_eq!(r.pop(place(2)), Some(("b", Some(9))));
-    assert_eq!(r.pop(place(2)), None);
+    assert_eq!(r.pop(at(2)), Some(("a", None)));
+    assert_eq!(r.pop(at(2)), Some(("b", Some(9))));
+    assert_eq!(r.pop(at(2)), None);
     assert_eq!(
-        r.retire(1, 9),
+        r.retire(at(1), 9),
         None,
         "a second completion of the same slot is stale"
     );
-    assert_eq!(r.retire(0, 9), None);
-    assert_eq!(r.retire(3, 9), None, "not posted yet");
+    assert_eq!(r.retire(at(0), 9), None);
+    assert_eq!(r.retire(at(3), 9), None, "not posted yet");
 }
 
 #[test]
 fn an_old_token_is_harmless_and_outcomes_stay_with_their_slots() {
     let mut r: Ring<u32, &str> = Ring::new(8, 0);
     (0..4).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert_eq!(r.retire(1, "failed"), Some(place(2)));
-    assert_eq!(r.retire(3, "fine"), Some(place(4)));
+    assert_eq!(r.retire(at(1), "failed"), Some(at(2)));
+    assert_eq!(r.retire(at(3), "fine"), Some(at(4)));
     // The newer token sees the older completion's outcome, not its own, on slot 1.
-    let seen: Vec<_> = std::iter::from_fn(|| r.pop(place(4))).collect();
+    let seen: Vec<_> = std::iter::from_fn(|| r.pop(at(4))).collect();
     assert_eq!(
         seen,
         [(0, None), (1, Some("failed")), (2, None), (3, Some("fine"))]
     );
     (4..8).for_each(|v| assert!(push(&mut r, v).is_ok()));
-    assert_eq!(
-        r.pop(place(8)),
-        None,
-        "nothing in flight, whatever is asked"
-    );
-    assert_eq!(r.retire(5, "x"), Some(place(6)));
-    assert_eq!(r.pop(place(2)), None, "a token of before");
-    assert_eq!(r.pop(place(6)), Some((4, None)));
-    assert_eq!(r.pop(place(8)), Some((5, Some("x"))));
-    assert_eq!(r.pop(place(8)), None);
+    assert_eq!(r.pop(at(8)), None, "nothing in flight, whatever is asked");
+    assert_eq!(r.retire(at(5), "x"), Some(at(6)));
+    assert_eq!(r.pop(at(2)), None, "a token of before");
+    assert_eq!(r.pop(at(6)), Some((4, None)));
+    assert_eq!(r.pop(at(8)), Some((5, Some("x"))));
+    assert_eq!(r.pop(at(8)), None);
 }
 
 #[test]
 fn the_sequence_wraps_without_a_gap() {
-    let mut r: Ring<u32, ()> = Ring::new(3, TAG | (SEQ_MASK - 1));
+    let mut r: Ring<u32, ()> = Ring::new(3, id(TAG, SEQ_MASK - 1));
     for v in 0..100u32 {
         let seq = push(&mut r, v).unwrap();
         let end = r.retire(seq, ()).unwrap();
@@ -116,9 +124,9 @@ fn lost_slots_hold_their_place_until_taken() {
     let mut r: Ring<u32, ()> = Ring::new(2, 0);
     push(&mut r, 0).unwrap();
     push(&mut r, 1).unwrap();
-    assert_eq!(r.redeem(1), Some(1));
-    assert_eq!(r.redeem(1), None);
-    assert_eq!(r.redeem(0), None, "retired as lost");
+    assert_eq!(r.redeem(at(1)), Some(1));
+    assert_eq!(r.redeem(at(1)), None);
+    assert_eq!(r.redeem(at(0)), None, "retired as lost");
     assert_eq!(r.free(), 0, "slot 0 is still held");
     assert_eq!(r.pop_lost(), Some(0));
     assert_eq!(r.free(), 2);
@@ -126,17 +134,17 @@ fn lost_slots_hold_their_place_until_taken() {
 
 #[test]
 fn a_depth_of_zero_takes_nothing() {
-    let mut r: Ring<u32, ()> = Ring::new(0, 5);
+    let mut r: Ring<u32, ()> = Ring::new(0, at(5));
     assert_eq!(push(&mut r, 1), Err(1));
-    assert_eq!(r.retire(5, ()), None);
+    assert_eq!(r.retire(at(5), ()), None);
     assert_eq!(
-        (r.pop(place(6)), r.redeem(5), r.pop_lost()),
+        (r.pop(at(6)), r.redeem(at(5)), r.pop_lost()),
         (None, None, None)
     );
 }
 
 /// That of a queue which is not the first.
-const TAG: u64 = 0x1234 << SEQ_BITS;
+const TAG: u16 = 0x1234;
 
 /// The obvious implementation: what is in flight, what is done, by position since the start.
 #[derive(Default)]
@@ -194,12 +202,12 @@ fn first() -> impl Strategy<Value = u64> {
 proptest! {
     #[test]
     fn a_send_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
-        let mut ring: Ring<u32, u8> = Ring::new(depth, TAG | first);
+        let mut ring: Ring<u32, u8> = Ring::new(depth, id(TAG, first));
         let mut model = Model::default();
         for (value, (op, near, outcome)) in script.into_iter().enumerate() {
             let value = value as u32;
             let at = (model.oldest() + near).wrapping_sub(6);
-            let id = TAG | first.wrapping_add(at) & SEQ_MASK;
+            let id = id(TAG, first.wrapping_add(at));
             match op {
                 0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
                 2 => prop_assert_eq!(ring.retire(id, outcome).is_some(), model.retire(at, outcome)),
@@ -219,7 +227,7 @@ proptest! {
                 _ => {
                     let covered = model.done.front().is_some_and(|d| d.0 as i64 <= at as i64);
                     let want = if covered { model.done.pop_front() } else { None };
-                    prop_assert_eq!(ring.pop(place(id).wrapping_add(STEP)), want.map(|d| (d.1, d.2)));
+                    prop_assert_eq!(ring.pop(id.wrapping_add(STEP)), want.map(|d| (d.1, d.2)));
                 }
             }
             prop_assert_eq!(ring.in_flight() as usize, model.flying.len());
@@ -231,12 +239,12 @@ proptest! {
 
     #[test]
     fn a_receive_ring_behaves_as_the_model(depth in 1u32..9, first in first(), script in script()) {
-        let mut ring: Ring<u32, u8> = Ring::new(depth, TAG | first);
+        let mut ring: Ring<u32, u8> = receives(depth, id(TAG, first));
         let mut model = Model::default();
         for (value, (op, near, _)) in script.into_iter().enumerate() {
             let value = value as u32;
             let at = (model.oldest() + near).wrapping_sub(6);
-            let id = TAG | first.wrapping_add(at) & SEQ_MASK;
+            let id = id(TAG, first.wrapping_add(at));
             match op {
                 0 | 1 => prop_assert_eq!(push(&mut ring, value).is_ok(), model.push(depth, value)),
                 2 => {
@@ -275,7 +283,7 @@ fn what_panics_when_it_is_dropped_is_gone_all_the_same() {
     for armed in [false, true, false] {
         assert!(push(&mut r, Bomb(armed)).is_ok());
     }
-    let end = r.retire(2, ()).unwrap();
+    let end = r.retire(at(2), ()).unwrap();
     let discard = std::panic::AssertUnwindSafe(|| r.discard(end, |_, _| true));
     assert!(std::panic::catch_unwind(discard).is_err());
     assert_eq!((r.retired_untaken(), r.free()), (1, 3));
@@ -285,17 +293,17 @@ fn what_panics_when_it_is_dropped_is_gone_all_the_same() {
 
 #[test]
 fn what_is_settled_is_taken_without_its_outcome() {
-    let mut r: Ring<u32, u8> = Ring::new(4, TAG | SEQ_MASK);
+    let mut r: Ring<u32, u8> = Ring::new(4, id(TAG, SEQ_MASK));
     let ids: Vec<_> = (0..4).map(|v| push(&mut r, v).unwrap()).collect();
-    assert_eq!(ids[..2], [TAG | SEQ_MASK, TAG], "the tag stays");
+    assert_eq!(ids[..2], [id(TAG, SEQ_MASK), id(TAG, 0)], "the tag stays");
     assert_eq!(r.differs_from_settling(ids[1]), 0);
     r.settle(ids[1]);
     assert_ne!(r.differs_from_settling(ids[2]), 0, "two wait to be taken");
     assert_eq!(r.take_oldest(), Some((0, false)));
     assert_eq!(r.take_oldest(), Some((1, true)));
     assert_eq!(r.take_oldest(), None, "nothing in flight");
-    let other_tag = ids[2] ^ 1 << SEQ_BITS;
-    for id in [ids[0], ids[1], ids[3] + 1, other_tag] {
+    let other_tag = ids[2] ^ 1;
+    for id in [ids[0], ids[1], ids[3] + STEP, other_tag] {
         assert_ne!(r.differs_from_settling(id), 0, "{id:#x}");
     }
     assert_eq!(r.differs_from_settling(ids[3]), 0);
@@ -304,29 +312,28 @@ fn what_is_settled_is_taken_without_its_outcome() {
 
 #[test]
 fn the_next_receive_is_redeemed_in_order_only() {
-    let mut r: Ring<u32, u8> = Ring::new(4, TAG | 7);
+    let mut r: Ring<u32, u8> = receives(4, id(TAG, 7));
     let ids: Vec<_> = (0..3).map(|v| push(&mut r, v).unwrap()).collect();
     assert_eq!(r.differs_from_next(ids[0]), 0);
-    for id in [ids[1], ids[0] - 1, ids[0] ^ 1 << SEQ_BITS] {
+    for id in [ids[1], ids[0] - STEP, ids[0] ^ 1] {
         assert_ne!(r.differs_from_next(id), 0, "{id:#x}");
     }
     assert_eq!(r.redeem_next(), Some(0));
     assert_eq!(r.redeem(ids[2]), Some(2));
     // One was lost, and has to be taken first.
-    assert_ne!(r.differs_from_next(ids[2] + 1), 0);
+    assert_ne!(r.differs_from_next(ids[2] + STEP), 0);
     assert_eq!(r.pop_lost(), Some(1));
     assert_eq!(r.free(), 4);
 }
 
 #[test]
 fn a_device_that_completes_what_was_not_posted_is_not_believed() {
-    let mut r: Ring<u32, u8> = Ring::new(4, TAG | SEQ_MASK);
-    assert_eq!(r.differs_from_next(TAG | SEQ_MASK), 0);
+    let mut r: Ring<u32, u8> = receives(4, id(TAG, SEQ_MASK));
+    assert_eq!(r.differs_from_next(id(TAG, SEQ_MASK)), 0);
     assert!(!r.has_oldest());
-    assert_eq!((r.redeem_next(), r.redeem(TAG | SEQ_MASK)), (None, None));
-    assert_ne!(r.differs_from_settling(TAG | SEQ_MASK), 0);
+    assert_eq!((r.redeem_next(), r.redeem(id(TAG, SEQ_MASK))), (None, None));
+    assert_ne!(r.differs_from_settling(id(TAG, SEQ_MASK)), 0);
     // Nothing has moved.
-    let id = push(&mut r, 1).unwrap();
-    assert_eq!(id, TAG | SEQ_MASK);
+    assert_eq!(push(&mut r, 1), Ok(id(TAG, SEQ_MASK)));
     assert_eq!((r.redeem_next(), r.in_flight(), r.free()), (Some(1), 0, 4));
 }

@@ -1,6 +1,6 @@
 //! Tags of the queues on one completion queue.
 //!
-//! The id of a work request is a 16-bit tag, unique among the queues of its completion queue, and a 48-bit sequence number. A
+//! The id of a work request is a 48-bit sequence number above a 16-bit tag, unique among the queues of its completion queue. A
 //! tag is used again after its queue was destroyed; its sequence then goes on where that queue stopped, so that an entry left
 //! over from the old queue lies outside the new queue's window. A pair of tag and sequence does not repeat for 300 days at ten
 //! million requests a second.
@@ -12,15 +12,17 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Never given to a queue: that of work posted raw, whose ids are the user's own below it.
+/// Never given to a queue: that of work posted raw, whose ids are the user's own above it.
 pub(crate) const RAW_TAG: u16 = u16::MAX;
 /// Never given to a queue: that of receives in shared queues, which complete on many completion queues. The sequence is the
 /// shared queue's number and a slot then.
 pub(crate) const SHARED_TAG: u16 = RAW_TAG - 1;
 /// Never given to a queue: that of work posted in a scope, whose numbers are the process's.
 pub(crate) const SCOPED_TAG: u16 = RAW_TAG - 2;
+/// Never given to a queue, nor to anything else.
+pub(crate) const NO_TAG: u16 = RAW_TAG - 3;
 /// Queues have tags below.
-const TAGS: u16 = SCOPED_TAG;
+const TAGS: u16 = NO_TAG;
 
 /// A queue's place among those of a completion queue.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,7 +121,7 @@ impl Tags {
         }
     }
 
-    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,533 are in use.
+    /// A tag for a queue that can have `depth` completions outstanding. `None` when 65,532 are in use.
     pub(crate) fn acquire(&mut self, depth: u32) -> Option<Tag> {
         let tag = match u16::try_from(self.fresh) {
             Ok(tag) if tag < TAGS && self.free.is_empty() => {
