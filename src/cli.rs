@@ -130,9 +130,12 @@ pub struct DemoArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  verbatim bench                   about a minute, on a quiet machine
+  verbatim bench                   the usual cases: some minutes, on a quiet
+                                   machine
   verbatim bench --quick --filter 64B
-  verbatim bench --filter rpc/ --json bench.json
+  verbatim bench --quick --filter rpc/ --json bench.json
+                                   all paths, lengths and windows: some minutes
+  verbatim bench --quick --filter 64B/burst
   verbatim bench --filter hot/     the memory pool beside malloc; built with
                                    --features allocators, beside others too
 
@@ -145,13 +148,18 @@ Columns:
          for their cross/ of the freeing alone, by another thread; for
          register/ of registering memory and taking it back
   p99    99 of 100 take at most this long (of allocations, groups of 16)
-  rate   of them a second; pipelined keeps 64 on their way
+  rate   of them a second; pipelined keeps 64 on their way, or 16 MiB
+  server busy  of small calls: how long the server's processor is busy with
+         each, from when the request is noticed to when the reply is out of
+         its hands. For burst/ that is what p50 is of: the server finds
+         32 requests at once
   ratio  p50 by that of the case named under 'to', measured in the same
          rounds; for pipelined cases rate by rate, where more is better
 
 JSON:
   { \"records\": [ { \"name\", \"device\", \"mode\", \"p50_ns\", \"p99_ns\",
-  \"rate\", \"baseline\", \"ratio\", ... } ], \"notes\": [ ... ], ... }
+  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", ... } ],
+  \"notes\": [ ... ], ... }
   A case that was measured in both modes has a record for each.")]
 pub struct BenchArgs {
     /// Write the results as JSON to FILE ('-': to standard output; the table then goes to standard error)
@@ -160,7 +168,7 @@ pub struct BenchArgs {
     /// One launch of both processes instead of three, and shorter rounds: less than a minute in all
     #[arg(long)]
     pub quick: bool,
-    /// Only cases whose names contain SUBSTRING
+    /// Only cases whose names contain SUBSTRING; without it, a choice of all cases
     #[arg(long, value_name = "SUBSTRING")]
     pub filter: Option<String>,
     /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]

@@ -61,71 +61,100 @@ fn the_floor_is_measured_without_a_device() {
 
 #[test]
 fn messages_of_each_verb_are_compared_with_the_floor() {
-    let document = document(&["--filter", "verbs/"]);
     let floor = Some(FLOOR);
-    check(
-        &document,
-        &[
-            ("verbs/write_imm/64B/pingpong", floor),
-            ("verbs/write_imm/4KiB/pingpong", floor),
-            ("verbs/write_imm/1MiB/pingpong", floor),
-            ("verbs/write_imm/64B/pipelined", floor),
-            ("verbs/send/64B/pingpong", floor),
-            ("verbs/send/4KiB/pingpong", floor),
-            ("verbs/send/1MiB/pingpong", floor),
-            ("verbs/send/64B/pipelined", floor),
-            ("verbs/read/64B", floor),
-            ("death/verbs/retry_exc", None),
-        ],
-    );
+    let document = document(&["--filter", "verbs/send/"]);
+    let sizes = ["64B", "1KiB", "4KiB", "64KiB", "1MiB", "64MiB"];
+    let names =
+        sizes.map(|size| ["pingpong", "pipelined"].map(|flow| format!("verbs/send/{size}/{flow}")));
+    let expected: Vec<_> = names
+        .iter()
+        .flatten()
+        .map(|name| (&**name, floor))
+        .collect();
+    check(&document, &expected);
     assert_eq!(document["device"], "soft0");
     assert_eq!(document["records"][0]["device"], "soft0");
+    check(
+        &self::document(&["--filter", "verbs/write_imm/4KiB/"]),
+        &[
+            ("verbs/write_imm/4KiB/pingpong", floor),
+            ("verbs/write_imm/4KiB/pipelined", floor),
+        ],
+    );
+    check(
+        &self::document(&["--filter", "verbs/read"]),
+        &[("verbs/read/64B", floor)],
+    );
 }
 
 #[test]
 fn calls_are_compared_with_messages_of_the_same_verb_and_length() {
-    check(
-        &document(&["--filter", "rpc/"]),
-        &[
-            (
-                "rpc/write_imm/64B/serial",
-                Some("verbs/write_imm/64B/pingpong"),
-            ),
-            (
-                "rpc/write_imm/4KiB/serial",
-                Some("verbs/write_imm/4KiB/pingpong"),
-            ),
-            (
-                "rpc/write_imm/1MiB/serial",
-                Some("verbs/write_imm/1MiB/pingpong"),
-            ),
-            (
-                "rpc/write_imm/64B/pipelined",
-                Some("verbs/write_imm/64B/pipelined"),
-            ),
-            (
-                "rpc/write_imm+fetch/64B/serial",
-                Some("verbs/write_imm/64B/pingpong"),
-            ),
-            (
-                "rpc/write_imm+fetch/4KiB/serial",
-                Some("verbs/write_imm/4KiB/pingpong"),
-            ),
-            (
-                "rpc/write_imm+fetch/1MiB/serial",
-                Some("verbs/write_imm/1MiB/pingpong"),
-            ),
-            (
-                "rpc/write_imm+fetch/64B/pipelined",
-                Some("verbs/write_imm/64B/pipelined"),
-            ),
-            ("rpc/send/64B/serial", Some("verbs/send/64B/pingpong")),
-            ("rpc/send/4KiB/serial", Some("verbs/send/4KiB/pingpong")),
-            ("rpc/send/1MiB/serial", Some("verbs/send/1MiB/pingpong")),
-            ("rpc/send/64B/pipelined", Some("verbs/send/64B/pipelined")),
-            ("death/rpc/pending_calls", None),
-        ],
-    );
+    let document = document(&["--filter", "rpc/write_imm/"]);
+    let sizes = ["0B", "64B", "1KiB", "4KiB", "64KiB", "1MiB", "64MiB"];
+    let mut expected = Vec::new();
+    for size in sizes {
+        // A header takes a cache line too.
+        let message = if size == "0B" { "64B" } else { size };
+        for (flow, messages) in [("serial", "pingpong"), ("pipelined", "pipelined")] {
+            expected.push((
+                format!("rpc/write_imm/{size}/{flow}"),
+                Some(format!("verbs/write_imm/{message}/{messages}")),
+            ));
+        }
+    }
+    let of = |name: &str, baseline: Option<&str>| {
+        let full = |end: &str| format!("rpc/write_imm/{end}");
+        (full(name), baseline.map(full))
+    };
+    expected.push(of("4x16KiB/serial", Some("64KiB/serial")));
+    expected.push(of("64B/beside_1MiB_requests", Some("64B/serial")));
+    expected.push(of("64B/beside_1MiB_replies", Some("64B/serial")));
+    for size in &sizes[..4] {
+        expected.push(of(&format!("{size}/burst"), None));
+    }
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(name, baseline)| (&**name, baseline.as_deref()))
+        .collect();
+    check(&document, &expected);
+    for record in document["records"].as_array().unwrap() {
+        let name = record["name"].as_str().unwrap();
+        let small = sizes[..4]
+            .iter()
+            .any(|size| name.contains(&format!("/{size}/")));
+        let busy = small && !name.contains("beside");
+        assert_eq!(record["server_busy_ns"].is_null(), !busy, "{record}");
+    }
+}
+
+#[test]
+fn calls_of_mixed_paths_are_compared_with_messages_of_their_requests_and_bursts_with_pushed_ones() {
+    let paths = [
+        ("write_imm", "write_imm"),
+        ("send", "send"),
+        ("write_imm+fetch", "write_imm"),
+        ("send+fetch", "send"),
+        ("write_imm+hybrid", "write_imm"),
+        ("send+hybrid", "send"),
+        ("write_imm+send", "write_imm"),
+        ("send+write_imm", "send"),
+    ];
+    let serial = paths.map(|(path, verb)| {
+        let name = format!("rpc/{path}/1KiB/serial");
+        (name, format!("verbs/{verb}/1KiB/pingpong"))
+    });
+    let expected: Vec<_> = serial
+        .iter()
+        .map(|(name, baseline)| (&**name, Some(&**baseline)))
+        .collect();
+    check(&document(&["--filter", "/1KiB/serial"]), &expected);
+    let pushed = "rpc/write_imm/64B/burst";
+    let bursts = paths.map(|(path, _)| format!("rpc/{path}/64B/burst"));
+    let expected: Vec<_> = bursts
+        .iter()
+        .map(|name| (&**name, (name != pushed).then_some(pushed)))
+        .collect();
+    check(&document(&["--filter", "/64B/burst"]), &expected);
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod setup;
 mod shelf;
 mod slot;
 mod transfer;
+mod turns;
 mod wait;
 mod wire;
 

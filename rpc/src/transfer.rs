@@ -92,7 +92,15 @@ impl Transfer {
 
     /// Whether [`next`](Self::next) has more to give.
     pub fn has_next(&self) -> bool {
-        !self.cancelled && self.remote_left > 0
+        self.left() > 0
+    }
+
+    /// Bytes that [`next`](Self::next) has still to give.
+    pub fn left(&self) -> u64 {
+        match self.cancelled {
+            true => 0,
+            false => self.remote_left,
+        }
     }
 
     /// One READ has completed, and its slice is gone.

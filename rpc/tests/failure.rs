@@ -373,6 +373,32 @@ fn no_memory_for_a_request_is_overload() {
     });
 }
 
+/// Memory for a body is taken when it is its turn to come in, so that more can be asked for than there is room for at once.
+#[test]
+fn long_requests_wait_for_their_turn_without_memory() {
+    over_all_paths(|| {
+        let (context, ..) = memory();
+        let pd = context.alloc_pd().unwrap();
+        let small = mempool::Pool::builder(&pd)
+            .budget(mempool::Budget::user(5 << 20))
+            .build()
+            .unwrap();
+        let server = serve(Server::bind("127.0.0.1:0").unwrap().pool(&pd, &small));
+        let mut client = client(&server);
+        let long = |client: &Client| client.pool().alloc(1 << 20).unwrap();
+        let calls: Vec<_> = (0..12)
+            .map(|_| {
+                let body = long(&client);
+                client.submit(SINK, body, patient()).unwrap()
+            })
+            .collect();
+        for call in calls {
+            call.wait(&mut client).unwrap();
+        }
+        assert_eq!(server.stats().overloaded, 0);
+    });
+}
+
 #[test]
 fn no_memory_for_a_reply_is_said() {
     bounded(|| {

@@ -2,18 +2,25 @@
 
 use anyhow::{Context, Result, ensure};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use verbatim::mempool::{BudgetKind, Buf, Kind, SgList};
 use verbatim::rpc::{
-    Client, Deadline, Method, Pending, ReplyPath, Request, RequestPath, Responder, Server,
-    ServerHandle,
+    Client, Deadline, Method, Pending, Reply, Request, Responder, Server, ServerHandle,
 };
 
-use super::case::{Flow, Path, Size, Verb, WINDOW};
+use super::burst::{self, Bursts, Held};
 use super::link::Host;
-use super::measure::{Figures, Group, Pipeline, pipelined, serial};
+use super::measure::{Figures, Pipeline, pipelined, serial};
+use super::rounds::median;
+use super::shape::{Flow, Size, WINDOW};
+use super::workload::{Bulk, Calls};
+use crate::quantile::nearest_rank;
 
 const ECHO: Method = Method(1);
+/// A long request and an empty reply.
+const TAKE: Method = Method(2);
+/// An empty request and a long reply.
+const GIVE: Method = Method(3);
 
 /// Receive entries of each end: the crate keeps some for itself, and [`WINDOW`] calls must fit beside them.
 const ENTRIES: u32 = 2 * WINDOW as u32;
@@ -21,26 +28,43 @@ const ENTRIES: u32 = 2 * WINDOW as u32;
 /// Far above what a round takes, so that only a hang meets it.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Length of the calls beside others.
+const BULK: Size = Size::MiB1;
+/// How many.
+const BULK_CALLS: usize = 2;
+
 /// Serves until it is dropped. Requests of a cache line are echoed; longer ones are answered from memory that is kept, as they
 /// are by the end of a queue pair that they are compared with.
-pub fn serve(host: &Host, size: Size) -> Result<ServerHandle> {
+pub fn serve(host: &Host, size: Size, page: &str) -> Result<ServerHandle> {
+    let longest = size.bytes().max(BULK.bytes());
     let mut kept = host
         .pool
-        .alloc_in(BudgetKind::User, Kind::Readable, size.bytes())?;
+        .alloc_in(BudgetKind::User, Kind::Readable, longest)?;
     kept.fill(1);
-    let kept = kept.freeze();
+    let all = kept.freeze();
+    let (kept, bulk) = (all.slice(..size.bytes()), all.slice(..BULK.bytes()));
+    let page = page.to_owned();
+    // Opened here once, so that it is said if it cannot be.
+    Held::new(&page)?;
     let small = Size::B64.bytes();
     Ok(Server::bind("127.0.0.1:0")?
         .window(ENTRIES)
         .pool(&host.pd, &host.pool)
         .serve(move |_core| {
-            let kept = kept.clone();
+            let (kept, bulk) = (kept.clone(), bulk.clone());
+            let mut held = Held::new(&page).ok();
             move |request: Request<'_>, responder: Responder| {
+                if let Some(held) = &mut held
+                    && held.begins(&request)
+                {
+                    return burst::release(responder);
+                }
                 let body = request.body();
-                if body.len() <= small {
-                    responder.reply(body);
-                } else {
-                    responder.reply(kept.clone());
+                match request.method() {
+                    TAKE => responder.reply(()),
+                    GIVE => responder.reply(bulk.clone()),
+                    _ if body.len() <= small => responder.reply(body),
+                    _ => responder.reply(kept.clone()),
                 }
             }
         })?)
@@ -49,143 +73,321 @@ pub fn serve(host: &Host, size: Size) -> Result<ServerHandle> {
 /// The end that calls.
 pub struct Caller {
     client: Client,
-    size: usize,
-    group: Group,
-    flow: Flow,
-    /// The request, if it is longer than a cache line; comes back with each reply.
-    request: Option<SgList>,
-    /// Where the reply goes, if it is too long for one message.
-    destination: Option<Buf>,
+    calls: Calls,
+    stock: Stock,
+    bursts: Bursts,
+}
+
+/// What calls are made of, if they are longer than a cache line; comes back with each reply.
+struct Stock {
+    size: Size,
+    requests: Vec<SgList>,
+    /// Where replies go that are too long for one message.
+    destinations: Vec<Buf>,
+}
+
+impl Stock {
+    /// For so many calls on their way, of requests in so many parts.
+    fn new(host: &Host, size: Size, parts: usize, count: usize, into: bool) -> Result<Stock> {
+        let mut stock = Stock {
+            size,
+            requests: Vec::with_capacity(count),
+            destinations: Vec::with_capacity(count),
+        };
+        if size.bytes() <= Size::B64.bytes() {
+            return Ok(stock);
+        }
+        for _ in 0..count {
+            let mut request = SgList::new();
+            for _ in 0..parts {
+                // Memory that the server can READ from as it is.
+                let mut part =
+                    host.pool
+                        .alloc_in(BudgetKind::User, Kind::Readable, size.bytes() / parts)?;
+                part.fill(1);
+                request.push(part)?;
+            }
+            stock.requests.push(request);
+            if into {
+                stock
+                    .destinations
+                    .push(host.pool.alloc_zeroed(size.bytes())?);
+            }
+        }
+        Ok(stock)
+    }
+
+    #[inline]
+    fn submit(
+        &mut self,
+        client: &mut Client,
+        method: Method,
+        deadline: Deadline,
+    ) -> Result<Pending> {
+        Ok(match self.size {
+            Size::B0 => client.submit(method, [], deadline)?,
+            Size::B64 => client.submit(method, [1; Size::B64.bytes()], deadline)?,
+            _ => {
+                let request = self.requests.pop().context("an earlier call failed")?;
+                match self.destinations.pop() {
+                    Some(to) => client.submit_into(method, request, to, deadline)?,
+                    None => client.submit(method, request, deadline)?,
+                }
+            }
+        })
+    }
+
+    /// A call of more than a cache line, from beginning to end.
+    fn call(&mut self, client: &mut Client, deadline: Deadline) -> Result<()> {
+        let request = self.requests.pop().context("an earlier call failed")?;
+        let mut reply = match self.destinations.pop() {
+            Some(to) => {
+                let (reply, to) = client.call_into(ECHO, request, to, deadline)?;
+                ensure!(to.first() == Some(&1), "a call was answered wrongly");
+                self.destinations.push(to);
+                reply
+            }
+            None => {
+                let reply = client.call(ECHO, request, deadline)?;
+                let first = reply.bytes().first();
+                ensure!(first == Some(&1), "a call was answered wrongly");
+                reply
+            }
+        };
+        self.check_len(&reply)?;
+        self.requests.push(reply.take_segments());
+        Ok(())
+    }
+
+    #[inline]
+    fn check_len(&self, reply: &Reply) -> Result<()> {
+        ensure!(
+            reply.len() == self.size.bytes(),
+            "a call was answered with {} bytes",
+            reply.len()
+        );
+        Ok(())
+    }
+
+    /// Checks the reply, and takes back what was sent.
+    #[inline]
+    fn answered(&mut self, mut reply: Reply) -> Result<()> {
+        self.check_len(&reply)?;
+        match self.size {
+            Size::B0 => {}
+            Size::B64 => ensure!(
+                reply.bytes() == [1; Size::B64.bytes()],
+                "a call was answered wrongly"
+            ),
+            _ => {
+                let destination = reply.take_destination();
+                let first = destination.as_deref().unwrap_or(reply.bytes()).first();
+                ensure!(first == Some(&1), "a call was answered wrongly");
+                self.destinations.extend(destination);
+                self.requests.push(reply.take_segments());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Caller {
-    /// Connects to the server; requests and replies travel by `path`.
-    pub fn connect(
-        host: &Host,
-        address: &str,
-        path: Path,
-        size: Size,
-        flow: Flow,
-    ) -> Result<Caller> {
-        let (request, reply) = match path {
-            Path::Pushed(Verb::Send) => (RequestPath::Send, ReplyPath::Send),
-            Path::Pushed(Verb::WriteImm) => (RequestPath::WriteImm, ReplyPath::WriteImm),
-            Path::Fetched => (RequestPath::WriteImm, ReplyPath::Fetch),
-        };
+    /// Connects to the server.
+    pub fn connect(host: &Host, address: &str, calls: Calls, bursts: Bursts) -> Result<Caller> {
+        let (request, reply) = calls.path().parts();
         let client = Client::builder()
             .request(request)
             .reply(reply)
             .window(ENTRIES)
             .pool(&host.pd, &host.pool)
             .connect(address)?;
+        let (size, window) = (calls.size(), calls.flow().window(calls.size()));
+        let most = match calls.has_bursts() {
+            true => window.max(burst::CALLS + 1),
+            false => window,
+        };
         ensure!(
-            client.slots() as usize >= flow.window(),
+            client.slots() as usize >= most + BULK_CALLS,
             "only {} calls can be on their way at once",
             client.slots()
         );
-        let request = if size == Size::B64 {
-            None
-        } else {
-            // Memory that the server can READ from as it is.
-            let mut request = host
-                .pool
-                .alloc_in(BudgetKind::User, Kind::Readable, size.bytes())?;
-            request.fill(1);
-            Some(SgList::from(request))
-        };
-        let destination = if size.bytes() > client.inline_limit() {
-            Some(host.pool.alloc_zeroed(size.bytes())?)
-        } else {
-            None
-        };
+        let into = size.bytes() > client.inline_limit();
+        let stock = Stock::new(host, size, calls.parts(), most, into)?;
         Ok(Caller {
             client,
-            size: size.bytes(),
-            group: size.group(),
-            flow,
-            request,
-            destination,
+            calls,
+            stock,
+            bursts,
         })
     }
 
     /// Measures calls.
     pub fn round(&mut self, limit: Duration) -> Result<Figures> {
         let deadline = Deadline::after(LIMIT);
-        match self.flow {
-            Flow::Serial if self.request.is_some() => {
-                serial(limit, self.group, || self.long(deadline))
-            }
-            Flow::Serial => {
+        let server_busy_ns = match self.calls.has_bursts() {
+            true => Some(self.server_busy(deadline)?),
+            false => None,
+        };
+        let figures = match self.calls {
+            Calls::Burst { .. } => self.bursts(limit, deadline)?,
+            Calls::Beside { bulk, .. } => self.beside(bulk, limit, deadline)?,
+            Calls::Plain { .. } | Calls::Gathered(_) => match self.calls.flow() {
+                Flow::Serial => self.one_by_one(limit, deadline)?,
+                Flow::Pipelined => {
+                    let window = self.calls.flow().window(self.calls.size());
+                    let mut several = Several {
+                        waiting: VecDeque::with_capacity(window),
+                        caller: self,
+                        deadline,
+                    };
+                    pipelined(limit, window, &mut several)?
+                }
+            },
+        };
+        Ok(Figures {
+            server_busy_ns,
+            ..figures
+        })
+    }
+
+    fn one_by_one(&mut self, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        let Caller { client, stock, .. } = self;
+        let group = stock.size.group();
+        match stock.size {
+            Size::B0 => serial(limit, group, || {
+                let reply = client.call(ECHO, [], deadline)?;
+                ensure!(reply.is_empty(), "a call was answered wrongly");
+                Ok(())
+            }),
+            Size::B64 => {
                 let message = [1; Size::B64.bytes()];
-                serial(limit, self.group, || {
-                    let reply = self.client.call(ECHO, message, deadline)?;
+                serial(limit, group, || {
+                    let reply = client.call(ECHO, message, deadline)?;
                     ensure!(reply.bytes() == message, "a call was answered wrongly");
                     Ok(())
                 })
             }
-            Flow::Pipelined => {
-                let mut calls = Calls {
-                    client: &mut self.client,
-                    waiting: VecDeque::with_capacity(WINDOW),
-                    message: [1; Size::B64.bytes()],
-                    deadline,
-                };
-                pipelined(limit, WINDOW, &mut calls)
-            }
+            _ => serial(limit, group, || stock.call(client, deadline)),
         }
     }
 
-    /// A call with a long request and a long reply.
-    fn long(&mut self, deadline: Deadline) -> Result<()> {
-        let request = self.request.take().context("an earlier call failed")?;
-        let mut reply = match self.destination.take() {
-            Some(destination) => {
-                let (reply, destination) =
-                    self.client
-                        .call_into(ECHO, request, destination, deadline)?;
-                ensure!(destination[0] == 1, "a call was answered wrongly");
-                self.destination = Some(destination);
-                reply
+    /// The time that the server is busy with a call, nanoseconds.
+    fn server_busy(&mut self, deadline: Deadline) -> Result<f64> {
+        const BURSTS: usize = 5;
+        let times: Result<Vec<f64>> = (0..BURSTS).map(|_| self.burst(deadline)).collect();
+        Ok(median(times?.into_iter()))
+    }
+
+    fn burst(&mut self, deadline: Deadline) -> Result<f64> {
+        let Caller {
+            client,
+            stock,
+            bursts,
+            ..
+        } = self;
+        bursts.one(
+            &mut (client, stock),
+            |(client, _)| client,
+            |(client, stock)| stock.submit(client, burst::PART, deadline),
+            |(client, stock), call| stock.answered(call.wait(client)?),
+            deadline,
+        )
+    }
+
+    /// The same as a case of its own: the times are those of the server.
+    fn bursts(&mut self, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        let start = Instant::now();
+        let mut times = Vec::new();
+        while times.is_empty() || start.elapsed() < limit {
+            times.push(self.burst(deadline)?);
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        let p50_ns = nearest_rank(&times, 50);
+        Ok(Figures {
+            p50_ns,
+            p99_ns: nearest_rank(&times, 99),
+            rate: 1e9 / p50_ns,
+            server_busy_ns: None,
+        })
+    }
+
+    /// Small calls one by one, while long ones are on their way. Only the small ones are timed.
+    fn beside(&mut self, bulk: Bulk, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        let Caller { client, stock, .. } = self;
+        let pool = client.pool().clone();
+        let mut requests = Vec::new();
+        let mut destinations = Vec::new();
+        for _ in 0..BULK_CALLS {
+            match bulk {
+                Bulk::Requests => requests.push(SgList::from(pool.alloc_in(
+                    BudgetKind::User,
+                    Kind::Readable,
+                    BULK.bytes(),
+                )?)),
+                Bulk::Replies => destinations.push(pool.alloc_zeroed(BULK.bytes())?),
             }
-            None => {
-                let reply = self.client.call(ECHO, request, deadline)?;
-                ensure!(reply.bytes()[0] == 1, "a call was answered wrongly");
-                reply
+        }
+        let mut long: VecDeque<Pending> = VecDeque::new();
+        let mut times = Vec::with_capacity(1 << 12);
+        let start = Instant::now();
+        while times.is_empty() || start.elapsed() < limit {
+            while let Some(request) = requests.pop() {
+                long.push_back(client.submit(TAKE, request, deadline)?);
             }
-        };
-        ensure!(
-            reply.len() == self.size,
-            "a call was answered with {} bytes",
-            reply.len()
-        );
-        self.request = Some(reply.take_segments());
-        Ok(())
+            while let Some(destination) = destinations.pop() {
+                long.push_back(client.submit_into(GIVE, [], destination, deadline)?);
+            }
+            let before = Instant::now();
+            let call = stock.submit(client, ECHO, deadline)?;
+            stock.answered(call.wait(client)?)?;
+            times.push(before.elapsed().as_nanos() as f64);
+            while long.front().is_some_and(|call| call.is_ready(client)) {
+                let call = long.pop_front().context("a call was lost")?;
+                let mut reply = call.wait(client)?;
+                match bulk {
+                    Bulk::Requests => requests.push(reply.take_segments()),
+                    Bulk::Replies => destinations.extend(reply.take_destination()),
+                }
+            }
+        }
+        let elapsed = start.elapsed();
+        for call in long {
+            call.wait(client)?;
+        }
+        let count = times.len();
+        times.sort_unstable_by(f64::total_cmp);
+        Ok(Figures {
+            p50_ns: nearest_rank(&times, 50),
+            p99_ns: nearest_rank(&times, 99),
+            rate: count as f64 / elapsed.as_secs_f64(),
+            server_busy_ns: None,
+        })
     }
 }
 
 /// Several calls on their way.
-struct Calls<'a> {
-    client: &'a mut Client,
+struct Several<'a> {
+    caller: &'a mut Caller,
     waiting: VecDeque<Pending>,
-    message: [u8; Size::B64.bytes()],
     deadline: Deadline,
 }
 
-impl Pipeline for Calls<'_> {
+impl Pipeline for Several<'_> {
     type Error = anyhow::Error;
 
     #[inline]
     fn submit(&mut self) -> Result<()> {
-        let call = self.client.submit(ECHO, self.message, self.deadline)?;
+        let Caller { client, stock, .. } = &mut *self.caller;
+        let call = stock.submit(client, ECHO, self.deadline)?;
         self.waiting.push_back(call);
         Ok(())
     }
 
     #[inline]
     fn complete(&mut self) -> Result<usize> {
+        let Caller { client, stock, .. } = &mut *self.caller;
         let call = self.waiting.pop_front().context("no call is on its way")?;
-        let reply = call.wait(self.client)?;
-        ensure!(reply.bytes() == self.message, "a call was answered wrongly");
+        stock.answered(call.wait(client)?)?;
         Ok(1)
     }
 }

@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use super::death::Waiting;
-use super::measure::Group;
 use super::pool::{Allocator, Pattern};
+use super::shape::{Flow, Size, Verb};
+use super::socket::Family;
+use super::workload::Calls;
 
 /// One thing to measure between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,15 +25,8 @@ pub enum Case {
     },
     /// A READ of the peer's memory; the peer does nothing.
     Read,
-    /// Calls whose reply is as long as the request.
-    Rpc {
-        /// How requests and replies travel.
-        path: Path,
-        /// How long they are.
-        size: Size,
-        /// How many are on their way.
-        flow: Flow,
-    },
+    /// Calls of the `rpc` crate.
+    Rpc(Calls),
     /// Messages there and back over a socket.
     Socket {
         /// Which kind.
@@ -54,117 +49,39 @@ pub enum Case {
     Death(Waiting),
 }
 
-/// How messages travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verb {
-    /// As SENDs.
-    Send,
-    /// As WRITEs with immediate data, into memory that the receiver exposes.
-    WriteImm,
-}
-
-/// How requests and replies travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Path {
-    /// Both in the same way.
-    Pushed(Verb),
-    /// Requests as WRITEs with immediate data; the client READs the replies.
-    Fetched,
-}
-
-impl Path {
-    /// How the messages travel that it is compared with.
-    pub fn verb(self) -> Verb {
-        match self {
-            Path::Pushed(verb) => verb,
-            Path::Fetched => Verb::WriteImm,
-        }
-    }
-}
-
-/// Length of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Size {
-    /// 64 bytes: a cache line.
-    B64,
-    /// 4 KiB: a page, and the most that an rpc carries in one message unless told otherwise.
-    KiB4,
-    /// 1 MiB: an rpc pulls that by READ.
-    MiB1,
-}
-
-/// How many messages are on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Flow {
-    /// One.
-    Serial,
-    /// Up to [`WINDOW`].
-    Pipelined,
-}
-
-/// A kind of socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Family {
-    /// Unix stream sockets.
-    Unix,
-    /// TCP over loopback, without delay.
-    Tcp,
-}
-
-/// Messages on their way in the pipelined cases.
-pub const WINDOW: usize = 64;
-
-impl Size {
-    /// In bytes.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Size::B64 => 64,
-            Size::KiB4 => 4 << 10,
-            Size::MiB1 => 1 << 20,
-        }
-    }
-
-    /// How messages of this length are timed.
-    pub fn group(self) -> Group {
-        match self {
-            Size::B64 | Size::KiB4 => Group::Sixteen,
-            Size::MiB1 => Group::One,
-        }
-    }
-}
-
-impl Flow {
-    /// Most messages on their way.
-    pub fn window(self) -> usize {
-        match self {
-            Flow::Serial => 1,
-            Flow::Pipelined => WINDOW,
-        }
-    }
-}
-
 impl Case {
     /// All cases, in the order in which they are measured and shown.
     pub fn all() -> Vec<Case> {
-        let shapes = [
+        let verbs = Flow::ALL
+            .into_iter()
+            .flat_map(|flow| Size::ALL.map(|size| (size, flow)))
+            .filter(|(size, _)| size.message() == *size);
+        Case::with(verbs.collect(), Calls::all())
+    }
+
+    /// Those of a run that was not told what to measure.
+    pub fn usual() -> Vec<Case> {
+        let verbs = vec![
             (Size::B64, Flow::Serial),
             (Size::KiB4, Flow::Serial),
             (Size::MiB1, Flow::Serial),
             (Size::B64, Flow::Pipelined),
         ];
-        let verbs = [Verb::WriteImm, Verb::Send];
+        Case::with(verbs, Calls::usual())
+    }
+
+    fn with(shapes: Vec<(Size, Flow)>, calls: Vec<Calls>) -> Vec<Case> {
         let mut all = vec![Case::Floor];
-        for verb in verbs {
-            all.extend(shapes.map(|(size, flow)| Case::Verbs { verb, size, flow }));
+        for verb in Verb::ALL {
+            let case = |(size, flow): &(Size, Flow)| Case::Verbs {
+                verb,
+                size: *size,
+                flow: *flow,
+            };
+            all.extend(shapes.iter().map(case));
         }
         all.push(Case::Read);
-        for path in [
-            Path::Pushed(Verb::WriteImm),
-            Path::Pushed(Verb::Send),
-            Path::Fetched,
-        ] {
-            all.extend(shapes.map(|(size, flow)| Case::Rpc { path, size, flow }));
-        }
+        all.extend(calls.into_iter().map(Case::Rpc));
         for blocking in [false, true] {
             all.extend([Family::Unix, Family::Tcp].map(|family| Case::Socket { family, blocking }));
         }
@@ -182,16 +99,17 @@ impl Case {
         Case::all().into_iter().find(|c| c.to_string() == name)
     }
 
-    /// What it is compared with: an rpc with messages of the same verb, length and number; the pool with `malloc`, and with the pool all
+    /// What it is compared with: calls with messages of the verb of their requests, of the same length and number, or with simpler calls; the pool with `malloc`, and with the pool all
     /// that is done in place of it; a death with nothing; everything else with the floor.
     pub fn baseline(self) -> Option<Case> {
         match self {
             Case::Floor | Case::Death(_) => None,
-            Case::Rpc { path, size, flow } => Some(Case::Verbs {
-                verb: path.verb(),
-                size,
+            Case::Rpc(Calls::Plain { path, size, flow }) => Some(Case::Verbs {
+                verb: path.request,
+                size: size.message(),
                 flow,
             }),
+            Case::Rpc(calls) => calls.baseline().map(Case::Rpc),
             Case::Alloc { by, pattern, size } => Some(Case::Alloc {
                 by: match by {
                     Allocator::Pool => Allocator::Malloc,
@@ -216,21 +134,19 @@ impl Case {
             Case::Verbs {
                 flow: Flow::Pipelined,
                 ..
-            } | Case::Rpc {
+            } | Case::Rpc(Calls::Plain {
                 flow: Flow::Pipelined,
                 ..
-            }
+            })
         )
     }
 
     /// Whether it uses the RDMA device.
     pub fn uses_device(self) -> bool {
         match self {
-            Case::Verbs { .. }
-            | Case::Read
-            | Case::Rpc { .. }
-            | Case::Register(_)
-            | Case::Death(_) => true,
+            Case::Verbs { .. } | Case::Read | Case::Rpc(_) | Case::Register(_) | Case::Death(_) => {
+                true
+            }
             Case::Alloc { by, .. } => by == Allocator::Pool,
             Case::Floor | Case::Socket { .. } => false,
         }
@@ -249,13 +165,7 @@ impl fmt::Display for Case {
                 write!(f, "verbs/{verb}/{size}/{flow}")
             }
             Case::Read => f.write_str("verbs/read/64B"),
-            Case::Rpc { path, size, flow } => {
-                let flow = match flow {
-                    Flow::Serial => "serial",
-                    Flow::Pipelined => "pipelined",
-                };
-                write!(f, "rpc/{path}/{size}/{flow}")
-            }
+            Case::Rpc(calls) => calls.fmt(f),
             Case::Socket { family, blocking } => {
                 let family = match family {
                     Family::Unix => "unix",
@@ -268,34 +178,6 @@ impl fmt::Display for Case {
             Case::Register(size) => write!(f, "register/{size}"),
             Case::Death(waiting) => write!(f, "death/{waiting}"),
         }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verb::Send => "send",
-            Verb::WriteImm => "write_imm",
-        })
-    }
-}
-
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Pushed(verb) => verb.fmt(f),
-            Path::Fetched => f.write_str("write_imm+fetch"),
-        }
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Size::B64 => "64B",
-            Size::KiB4 => "4KiB",
-            Size::MiB1 => "1MiB",
-        })
     }
 }
 
@@ -319,6 +201,11 @@ mod tests {
             "rpc/write_imm/64B/pipelined",
             "rpc/write_imm+fetch/64B/serial",
             "rpc/write_imm+fetch/1MiB/serial",
+            "rpc/write_imm+fetch/64B/burst",
+            "rpc/send+hybrid/64MiB/pipelined",
+            "rpc/write_imm+send/0B/serial",
+            "rpc/write_imm/4x16KiB/serial",
+            "rpc/write_imm/64B/beside_1MiB_requests",
             "unix/64B/pingpong",
             "tcp/64B/pingpong",
             "unix-blocking/64B/pingpong",
@@ -338,6 +225,8 @@ mod tests {
             assert!(names.iter().any(|n| n == name), "{name}");
             assert_eq!(Case::named(name).unwrap().to_string(), name);
         }
+        let usual = Case::usual();
+        assert!(usual.iter().all(|case| names.contains(&case.to_string())));
         names.sort();
         let count = names.len();
         names.dedup();
@@ -348,13 +237,24 @@ mod tests {
     fn a_baseline_is_a_case_of_the_same_verb_and_length() {
         for case in Case::all() {
             let Some(baseline) = case.baseline() else {
-                assert!(matches!(case, Case::Floor | Case::Death(_)));
+                assert!(matches!(
+                    case,
+                    Case::Floor | Case::Death(_) | Case::Rpc(Calls::Burst { .. })
+                ));
                 continue;
             };
             assert!(Case::all().contains(&baseline));
-            if let Case::Rpc { path, size, .. } = case {
-                let (name, verb) = (baseline.to_string(), path.verb());
-                assert!(name.starts_with(&format!("verbs/{verb}/{size}/")), "{name}");
+            if let Case::Rpc(calls) = case {
+                let (name, path) = (baseline.to_string(), calls.path());
+                let (verb, size) = (path.request, calls.size());
+                let expected = match calls {
+                    Calls::Plain { .. } => format!("verbs/{verb}/{}/", size.message()),
+                    Calls::Gathered(_) | Calls::Beside { .. } => {
+                        format!("rpc/{path}/{size}/serial")
+                    }
+                    Calls::Burst { .. } => format!("rpc/write_imm/{size}/burst"),
+                };
+                assert!(name.starts_with(&expected), "{name}");
                 assert_eq!(case.counts_rate(), baseline.counts_rate());
             } else if let Case::Alloc { by, .. } = case {
                 let (name, other) = (case.to_string(), baseline.to_string());

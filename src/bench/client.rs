@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::burst::Bursts;
 use super::calls::Caller;
 use super::case::Case;
 use super::control::{Command, Control, Hello};
@@ -199,10 +200,15 @@ impl Bench {
                 reader.connect(&theirs)?;
                 End::Reader(Box::new(reader))
             }
-            Case::Rpc { path, size, flow } => {
-                let theirs = self.control.open(slot, case, Hello::default())?;
+            Case::Rpc(calls) => {
+                let (bursts, page) = Bursts::create()?;
+                let hello = Hello {
+                    address: Some(page),
+                    ..Hello::default()
+                };
+                let theirs = self.control.open(slot, case, hello)?;
                 let address = theirs.address.context("the server has no address")?;
-                let caller = Caller::connect(self.host()?, &address, path, size, flow)?;
+                let caller = Caller::connect(self.host()?, &address, calls, bursts)?;
                 End::Caller(Box::new(caller))
             }
             Case::Socket { family, blocking } => {

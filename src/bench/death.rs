@@ -14,12 +14,13 @@ use verbatim::mempool::Buf;
 use verbatim::rpc::{CallError, Client, Deadline, Method, Request, Responder, Server};
 use verbatim::verbs::{Endpoint, WcStatus};
 
-use super::case::{Case, Size};
+use super::case::Case;
 use super::control::{Control, Hello};
 use super::link::Host;
 use super::measure::Figures;
 use super::record::Record;
 use super::rounds::{Mode, Round, record};
+use super::shape::Size;
 use crate::process::Process;
 use crate::quantile::nearest_rank;
 
@@ -97,6 +98,7 @@ pub fn round(host: &Host, waiting: Waiting) -> Result<Figures> {
         p50_ns: ns,
         p99_ns: ns,
         rate: 1e9 / ns,
+        server_busy_ns: None,
     })
 }
 
@@ -218,6 +220,7 @@ mod tests {
                 p50_ns: ns,
                 p99_ns: ns,
                 rate: 1e9 / ns,
+                server_busy_ns: None,
             },
             baseline: None,
         };

@@ -12,9 +12,9 @@ use verbatim::verbs::{
     RemoteRegion, SendQueue, WcBatch,
 };
 
-use super::case::{Flow, Size, Verb};
 use super::control::Hello;
 use super::measure::{Figures, Group, Pipeline, pipelined, serial};
+use super::shape::{Flow, Size, Verb};
 use super::spin::Spin;
 
 /// What all cases of a process share.
@@ -28,7 +28,7 @@ pub struct Host {
 }
 
 /// Memory for messages, bytes.
-const MEMORY: u64 = 256 << 20;
+const MEMORY: u64 = 1 << 30;
 
 impl Host {
     /// Opens the device.
@@ -77,11 +77,18 @@ const END: u32 = 0;
 impl Link {
     /// An end that can be connected; its receives are posted.
     pub fn new(host: &Host, verb: Verb, size: Size, flow: Flow) -> Result<Link> {
-        let window = flow.window();
+        let window = flow.window(size);
         let group = size.group();
         let size = size.bytes();
         // Twice the window: what the peer has not taken yet, and what it is already answering.
-        let depth = (2 * window).max(if size > 1 << 16 { 4 } else { 32 }) as u32;
+        let least = if size <= 1 << 16 {
+            32
+        } else if size <= 1 << 20 {
+            4
+        } else {
+            2
+        };
+        let depth = (2 * window).max(least) as u32;
         let cq = host.device.cq(2 * depth).build()?;
         let ready = host
             .pd
@@ -117,7 +124,7 @@ impl Link {
             batch: WcBatch::with_capacity(32),
             owed: Vec::with_capacity(depth as usize),
             spare: spare?,
-            signal_every: depth / 4,
+            signal_every: (depth / 4).max(1),
             unsignaled: 0,
             inbox: VecDeque::with_capacity(depth as usize),
             exposed,

@@ -19,6 +19,8 @@ pub struct Figures {
     pub p99_ns: f64,
     /// Operations a second.
     pub rate: f64,
+    /// The time for which a server was busy with each, nanoseconds, where that was measured.
+    pub server_busy_ns: Option<f64>,
 }
 
 /// Round trips before anything is timed: they wake the peer up and warm the caches.
@@ -77,6 +79,7 @@ pub fn serial<E>(
         p50_ns: nearest_rank(&groups, 50),
         p99_ns: nearest_rank(&singles, 99),
         rate: count as f64 / elapsed.as_secs_f64(),
+        server_busy_ns: None,
     })
 }
 
@@ -151,6 +154,7 @@ pub fn pipelined<P: Pipeline>(
         p50_ns: nearest_rank(&samples, 50),
         p99_ns: nearest_rank(&samples, 99),
         rate: done as f64 / (end - start).as_secs_f64(),
+        server_busy_ns: None,
     })
 }
 

@@ -10,6 +10,7 @@
 //!
 //! `rounds` says why, `measure` how a round is timed, `case` what there is.
 
+mod burst;
 mod calls;
 mod case;
 mod client;
@@ -19,12 +20,15 @@ mod floor;
 mod link;
 mod load;
 mod measure;
+mod page;
 mod pool;
 mod record;
 mod rounds;
 mod server;
+mod shape;
 mod socket;
 mod spin;
+mod workload;
 
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
@@ -55,6 +59,8 @@ struct Plan {
     round: Duration,
     /// After which a launch hurries: each case gets its share, and one round at least.
     limit: Duration,
+    /// What that is for each case, if there are many.
+    share: Duration,
 }
 
 const FULL: Plan = Plan {
@@ -62,6 +68,7 @@ const FULL: Plan = Plan {
     rounds: 30,
     round: Duration::from_millis(10),
     limit: Duration::from_secs(120),
+    share: Duration::from_secs(3),
 };
 
 const QUICK: Plan = Plan {
@@ -69,6 +76,7 @@ const QUICK: Plan = Plan {
     rounds: 15,
     round: Duration::from_millis(5),
     limit: Duration::from_secs(35),
+    share: Duration::from_secs(1),
 };
 
 /// No case takes so long, unless something hangs.
@@ -84,6 +92,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let cases = cases(args.filter.as_deref())?;
     let mut plan = if args.quick { QUICK } else { FULL };
     plan.rounds = args.rounds.unwrap_or(plan.rounds).max(1);
+    let many = u32::try_from(cases.len()).unwrap_or(u32::MAX);
+    plan.limit = plan.limit.max(plan.share * many);
     plan.round = args.round_us.map_or(plan.round, Duration::from_micros);
     let json = args.json.as_deref().map(JsonTarget::prepare).transpose()?;
     let signals = Signals::block().context("signals cannot be taken in")?;
@@ -132,10 +142,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
 
 /// The cases to measure.
 fn cases(filter: Option<&str>) -> Result<Vec<Case>> {
-    let named = |case: &Case| filter.is_none_or(|filter| case.to_string().contains(filter));
+    let Some(filter) = filter else {
+        return Ok(Case::usual());
+    };
+    let named = |case: &Case| case.to_string().contains(filter);
     let chosen: Vec<_> = Case::all().into_iter().filter(named).collect();
     if chosen.is_empty() {
-        let filter = filter.unwrap_or_default();
         let names: Vec<_> = Case::all().iter().map(|c| format!("\n  {c}")).collect();
         bail!(
             "--filter {filter}: no case has that in its name; there are{}",
@@ -274,7 +286,9 @@ mod tests {
             names(Some("-blocking/")),
             ["unix-blocking/64B/pingpong", "tcp-blocking/64B/pingpong"]
         );
-        assert!(names(None).len() > names(Some("64B")).len());
+        let usual = names(None);
+        assert!(usual.len() < names(Some("/")).len());
+        assert!(usual.contains(&"rpc/write_imm/64B/burst".to_owned()));
         let error = cases(Some("nonsense")).unwrap_err().to_string();
         assert!(error.contains("nonsense") && error.contains("verbs/read/64B"));
     }

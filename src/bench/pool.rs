@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use verbatim::mempool::{AllocError, Buf, Pool};
 use verbatim::verbs::Pd;
 
-use super::case::Size;
 use super::measure::{Figures, Group, serial};
+use super::shape::Size;
 use crate::placement::{self, End};
 use crate::quantile::nearest_rank;
 use heap::FromHeap;
@@ -218,6 +218,7 @@ fn cross(source: impl Source) -> Measured {
             p99_ns: nearest_rank(&samples, 99),
             // Of the work of both threads; how they hand over is not the allocator's.
             rate: count as f64 / worked.as_secs_f64(),
+            server_busy_ns: None,
         })
     })
 }

@@ -30,6 +30,9 @@ pub struct Record {
     pub baseline_p50_ns: Option<f64>,
     /// Of the baseline in the same rounds.
     pub baseline_rate: Option<f64>,
+    /// The time for which the server was busy with each call, from when it noticed the request to when the reply had left its hands, nanoseconds: median of the
+    /// rounds, of bursts that the server found whole. None for what is not small calls.
+    pub server_busy_ns: Option<f64>,
     /// Median of the floor before and after the rounds, nanoseconds.
     pub floor_ns: f64,
     /// How many rounds this is about.
@@ -81,20 +84,27 @@ impl Document {
         }
         let wide = |pick: fn(&Record) -> usize| self.records.iter().map(pick).max().unwrap_or(0);
         let name = wide(|r| r.name.len());
+        let server = self.records.iter().any(|r| r.server_busy_ns.is_some());
         let _ = writeln!(
             out,
-            "{:<name$}  mode        p50        p99         rate   ratio  to",
-            "case"
+            "{:<name$}  mode        p50        p99         rate{}   ratio  to",
+            "case",
+            if server { "  server busy" } else { "" }
         );
         for r in &self.records {
             let ratio = r.ratio.map_or("-".to_owned(), |r| format!("{r:.2}"));
             let line = format!(
-                "{:<name$}  {:<5} {:>10} {:>10} {:>12} {:>7}  {}",
+                "{:<name$}  {:<5} {:>10} {:>10} {:>12}{} {:>7}  {}",
                 r.name,
                 r.mode.name(),
                 time(r.p50_ns),
                 time(r.p99_ns),
                 rate(r.rate),
+                if server {
+                    format!(" {:>12}", r.server_busy_ns.map_or("-".to_owned(), time))
+                } else {
+                    String::new()
+                },
                 ratio,
                 r.baseline.as_deref().unwrap_or_default()
             );
@@ -142,6 +152,7 @@ mod tests {
             ratio,
             baseline_p50_ns: Some(80.0),
             baseline_rate: Some(12e6),
+            server_busy_ns: Some(61.5),
             floor_ns: 80.0,
             rounds: 30,
         }
@@ -158,6 +169,7 @@ mod tests {
         assert_eq!(json["rate"], 6_500_000.0);
         assert_eq!(json["baseline"], "shm/64B/pingpong");
         assert_eq!(json["ratio"], 1.875);
+        assert_eq!(json["server_busy_ns"], 61.5);
         let json = serde_json::to_value(record(None)).unwrap();
         assert!(json["ratio"].is_null() && json.get("ratio").is_some());
     }
@@ -173,6 +185,8 @@ mod tests {
             "150 ns",
             "1.23 µs",
             "6.50 M/s",
+            "server busy",
+            "62 ns",
             "1.88  shm/64B/pingpong",
             "note: one",
         ] {

@@ -160,6 +160,7 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
             .map(|r| median(r.into_iter())),
         baseline_p50_ns: all(|r| r.baseline.map(|b| b.p50_ns)).map(round),
         baseline_rate: all(|r| r.baseline.map(|b| b.rate)).map(f64::round),
+        server_busy_ns: all(|r| r.case.server_busy_ns).map(round),
         floor_ns: round(median(
             rounds.iter().flat_map(|r| [r.before_ns, r.after_ns]),
         )),
@@ -174,7 +175,8 @@ fn round(ns: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Flow, Path, Size, Verb};
+    use super::super::shape::{Flow, Path, Size, Verb};
+    use super::super::workload::Calls;
     use super::*;
 
     const PINGPONG: Case = Case::Verbs {
@@ -182,17 +184,18 @@ mod tests {
         size: Size::B64,
         flow: Flow::Serial,
     };
-    const PIPELINED: Case = Case::Rpc {
-        path: Path::Pushed(Verb::Send),
+    const PIPELINED: Case = Case::Rpc(Calls::Plain {
+        path: Path::both(Verb::Send),
         size: Size::B64,
         flow: Flow::Pipelined,
-    };
+    });
 
     fn figures(p50_ns: f64) -> Figures {
         Figures {
             p50_ns,
             p99_ns: 2.0 * p50_ns,
             rate: 1e9 / p50_ns,
+            server_busy_ns: None,
         }
     }
 

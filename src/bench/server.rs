@@ -83,8 +83,9 @@ fn open(case: Case, slot: usize, theirs: &Hello, host: &mut Option<Host>) -> Res
             source.connect(theirs)?;
             (alone(source), hello)
         }
-        Case::Rpc { size, .. } => {
-            let server = calls::serve(device()?, size)?;
+        Case::Rpc(calls) => {
+            let page = theirs.address.as_deref().context("no memory was named")?;
+            let server = calls::serve(device()?, calls.size(), page)?;
             let hello = address(server.local_addr().to_string());
             (alone(server), hello)
         }

@@ -1,15 +1,25 @@
 //! Messages there and back over sockets.
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use super::case::{Family, Size};
 use super::measure::{Figures, Group, serial};
+use super::shape::Size;
 use crate::spinning::{read_spinning, write_spinning};
+
+/// A kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Family {
+    /// Unix stream sockets.
+    Unix,
+    /// TCP over loopback, without delay.
+    Tcp,
+}
 
 /// Messages are as long as a cache line; the first byte of the one that ends a round is 0.
 const LEN: usize = Size::B64.bytes();

@@ -16,6 +16,7 @@ use crate::handshake::{
 use crate::link::{PrepareError, Prepared, SMALL, send_depth};
 use crate::setup;
 use crate::slot::SlotTable;
+use crate::turns::Turns;
 use crate::wait::{Waiter, Waiting};
 use crate::wire::HEADER_LEN;
 use mempool::Pool;
@@ -235,7 +236,7 @@ impl ClientBuilder {
                 .take(terms.slots as usize)
                 .collect(),
             calls: Calls::with_capacity(terms.slots as usize),
-            transfers: Vec::new(),
+            transfers: Turns::default(),
             freed: Vec::with_capacity(terms.slots as usize),
             unreleased: Unreleased::new(terms.slots),
             fetcher: terms.shelf.map(|shelf| {

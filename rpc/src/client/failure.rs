@@ -52,7 +52,7 @@ impl Client {
         flight.call = None;
         if let Some(transfer) = &mut flight.transfer {
             transfer.cancel();
-            self.transfers.retain(|slot| slot.index as usize != index);
+            self.transfers.remove(index as u32);
             // With nothing outstanding, no completion will come that ends it.
             if transfer.is_done()
                 && let Some(slot) = self.slots.current(index as u32)

@@ -33,6 +33,7 @@ use crate::link::{Link, SMALL};
 use crate::names::Method;
 use crate::payload::Payload;
 use crate::slot::SlotTable;
+use crate::turns::Turns;
 use crate::wait::Waiter;
 use crate::wire::{HEADER_LEN, SlotId};
 use calls::Calls;
@@ -76,7 +77,7 @@ pub struct Client {
     flights: Vec<Flight>,
     calls: Calls,
     /// Slots with READs to post.
-    transfers: Vec<SlotId>,
+    transfers: Turns,
     /// Slots that have become free, for `settle`.
     freed: Vec<SlotId>,
     unreleased: Unreleased,

@@ -251,42 +251,37 @@ impl Client {
             }
             .into());
         };
-        let whole = transfer.is_done();
+        let (whole, left) = (transfer.is_done(), transfer.left());
         flight.transfer = Some(Box::new(transfer));
         flight.answer = Some(Answer::Coming { len, into });
         if !whole {
-            self.transfers.push(header.slot);
+            self.transfers.add(header.slot, left);
         }
         Ok(whole)
     }
 
-    /// Posts one READ for each transfer, so that other things get their turn in between.
+    /// Posts one READ, so that other things get their turn in between.
     fn post_reads(&mut self) -> Result<usize, Lost> {
         let Some(link) = &mut self.link else {
             return Ok(0);
         };
-        let mut posted = 0;
-        let mut at = 0;
-        while at < self.transfers.len() && link.may_read() {
-            let slot = self.transfers[at];
+        while link.may_read()
+            && let Some(slot) = self.transfers.next()
+        {
             let Some(transfer) = &mut self.flights[slot.index as usize].transfer else {
-                self.transfers.swap_remove(at);
+                self.transfers.took(0);
                 continue;
             };
             let next = transfer.next(self.options.read_slice);
             // Off the list with its last READ: the slot may be used again when that completes.
-            if transfer.has_next() {
-                at += 1;
-            } else {
-                self.transfers.swap_remove(at);
-            }
+            self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {
                 link.read(slice, source, slot)?;
                 self.recorder.reads += 1;
-                posted += 1;
+                return Ok(1);
             }
         }
-        Ok(posted)
+        Ok(0)
     }
 
     /// Ends the calls whose slots have become free.

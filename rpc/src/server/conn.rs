@@ -24,8 +24,9 @@ use crate::outgoing::Held;
 use crate::shelf::Shelf;
 use crate::slot::SlotError;
 use crate::transfer::Transfer;
+use crate::turns::Turns;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
-use mempool::Buf;
+use mempool::{AllocError, Buf};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use verbs::Completion;
@@ -45,7 +46,7 @@ pub(super) struct Conn {
     pub(super) late: bool,
     peer: SocketAddr,
     /// Slots with READs to post.
-    transfers: Vec<SlotId>,
+    transfers: Turns,
     /// Slots whose bodies have arrived, for `handle_pulled`.
     pulled: Vec<SlotId>,
 }
@@ -68,10 +69,20 @@ pub(super) enum State {
     /// Answered, or never used.
     #[default]
     Idle,
+    /// The body is to be READ, into a buffer that is allocated when it is its turn.
+    Waiting(Box<Waiting>),
     /// The body is being READ.
     Pulling(Box<Pull>),
     /// The handler has it, or has had it.
     Running,
+}
+
+pub(super) struct Waiting {
+    pieces: PieceList,
+    /// Of the body.
+    len: u64,
+    method: Method,
+    deadline: Deadline,
 }
 
 pub(super) struct Pull {
@@ -99,7 +110,7 @@ impl Conn {
             listed: false,
             late: false,
             peer,
-            transfers: Vec::new(),
+            transfers: Turns::default(),
             pulled: Vec::new(),
         }
     }
@@ -234,33 +245,37 @@ impl Conn {
         method: Method,
         deadline: Deadline,
     ) -> Result<bool, Lost> {
-        let pieces = PieceList::decode(&header, self.link.message())?;
-        let len = header.body_len as usize;
-        let buf = match host.pool.alloc(len) {
-            Ok(buf) => buf,
-            Err(error) => {
-                host.counters.overloaded.add(1);
-                self.refuse(host, header.slot, Code::OVERLOADED, error.to_string())?;
-                return Ok(false);
-            }
-        };
         let message = self.link.message();
+        let pieces = PieceList::decode(&header, message)?;
+        let (slot, len) = (header.slot, header.body_len);
+        if header.inline_len == 0 && len > 0 {
+            let waiting = Waiting {
+                pieces,
+                len,
+                method,
+                deadline,
+            };
+            self.slots[slot.index as usize].state = State::Waiting(Box::new(waiting));
+            self.transfers.add(slot, len);
+            return Ok(false);
+        }
+        // Some of it is here, and goes to its place now: what it arrived in is given back.
         let inline = message.get(header.inline_start()..).unwrap_or_default();
-        // The pieces add up to the body, for which there is a buffer.
-        let Some(transfer) = Transfer::new(buf, pieces, inline) else {
-            let (len, most) = (header.body_len, len as u64);
-            return Err(Violation::TooLarge { len, most }.into());
+        let buf = match host.pool.alloc(len as usize) {
+            Ok(buf) => buf,
+            Err(error) => return self.refuse_memory(host, slot, &error).map(|()| false),
         };
-        let whole = transfer.is_done();
-        self.slots[header.slot.index as usize].state = State::Pulling(Box::new(Pull {
+        let transfer = start(buf, pieces, inline, len)?;
+        let (whole, left) = (transfer.is_done(), transfer.left());
+        self.slots[slot.index as usize].state = State::Pulling(Box::new(Pull {
             transfer,
             method,
             deadline,
         }));
         if whole {
-            self.pulled.push(header.slot);
+            self.pulled.push(slot);
         } else {
-            self.transfers.push(header.slot);
+            self.transfers.add(slot, left);
         }
         Ok(whole)
     }
@@ -358,6 +373,16 @@ impl Conn {
         }
     }
 
+    fn refuse_memory<H>(
+        &mut self,
+        host: &mut Host<H>,
+        slot: SlotId,
+        error: &AllocError,
+    ) -> Result<(), Lost> {
+        host.counters.overloaded.add(1);
+        self.refuse(host, slot, Code::OVERLOADED, error.to_string())
+    }
+
     fn refuse_expired<H>(&mut self, host: &mut Host<H>, slot: SlotId) -> Result<(), Lost> {
         host.counters.expired.add(1);
         let why = "the caller's time was over before the request could be started";
@@ -384,30 +409,55 @@ impl Conn {
         self.respond(host, response)
     }
 
-    /// Posts one READ for each transfer, so that other requests get their turn in between.
+    /// Posts one READ, so that other requests get their turn in between.
     pub fn post_reads<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
-        let mut posted = 0;
-        let mut at = 0;
-        while at < self.transfers.len() && self.link.may_read() {
-            let id = self.transfers[at];
-            let State::Pulling(pull) = &mut self.slots[id.index as usize].state else {
-                self.transfers.swap_remove(at);
+        while self.link.may_read()
+            && let Some(id) = self.transfers.next()
+        {
+            let state = &mut self.slots[id.index as usize].state;
+            if let State::Waiting(waiting) = state {
+                let Waiting {
+                    pieces,
+                    len,
+                    method,
+                    deadline,
+                } = **waiting;
+                if deadline.is_past() {
+                    *state = State::Running;
+                    self.transfers.took(0);
+                    self.refuse_expired(host, id)?;
+                    continue;
+                }
+                let buf = match host.pool.alloc(len as usize) {
+                    Ok(buf) => buf,
+                    Err(error) => {
+                        *state = State::Running;
+                        self.transfers.took(0);
+                        self.refuse_memory(host, id, &error)?;
+                        continue;
+                    }
+                };
+                let transfer = start(buf, pieces, &[], len)?;
+                *state = State::Pulling(Box::new(Pull {
+                    transfer,
+                    method,
+                    deadline,
+                }));
+            }
+            let State::Pulling(pull) = state else {
+                self.transfers.took(0);
                 continue;
             };
             let next = pull.transfer.next(host.settings.read_slice);
             // Off the list with its last READ: the slot may be used again when that completes.
-            if pull.transfer.has_next() {
-                at += 1;
-            } else {
-                self.transfers.swap_remove(at);
-            }
+            self.transfers.took(pull.transfer.left());
             if let Some((slice, source)) = next {
                 self.link.read(slice, source, id)?;
                 host.counters.reads.add(1);
-                posted += 1;
+                return Ok(1);
             }
         }
-        Ok(posted)
+        Ok(0)
     }
 
     /// Takes the queue pair down, then frees everything.
@@ -422,4 +472,10 @@ impl Conn {
         link.destroy();
         drop((slots, unsent, shelf));
     }
+}
+
+/// A body of which the inline bytes are here.
+fn start(buf: Buf, pieces: PieceList, inline: &[u8], len: u64) -> Result<Transfer, Lost> {
+    // The pieces add up to the body, for which there is a buffer.
+    Transfer::new(buf, pieces, inline).ok_or_else(|| Violation::TooLarge { len, most: len }.into())
 }

@@ -282,10 +282,13 @@ where
         }
     }
 
-    /// Gives every connection with something to do its turn.
+    /// Gives every connection with something to do its turn, and one of them its READ: a slice can take the device a while, and whoever calls with
+    /// little is not to wait for more than one.
     fn attend(&mut self) -> usize {
-        let mut done = 0;
-        let turn = std::mem::take(&mut self.active);
+        let (mut done, mut reads) = (0, 0);
+        let mut turn = std::mem::take(&mut self.active);
+        // Whose READ it was the last time comes last.
+        turn.rotate_left(1);
         for &key in &turn {
             let Some(conn) = self.conns.get_mut(key) else {
                 continue;
@@ -294,7 +297,13 @@ where
             let host = &mut self.host;
             let result = conn
                 .flush(host)
-                .and_then(|n| Ok(n + conn.post_reads(host)?))
+                .and_then(|n| {
+                    if reads > 0 {
+                        return Ok(n);
+                    }
+                    reads = conn.post_reads(host)?;
+                    Ok(n + reads)
+                })
                 .and_then(|n| Ok(n + conn.return_credits(host)?));
             match result {
                 Ok(n) => {
