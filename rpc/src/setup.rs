@@ -13,9 +13,14 @@ pub(crate) const LIMITS: Limits = Limits {
     max_message: 1 << 30,
     // As large as the window can fill.
     ring: 0,
+    ring_most: u64::MAX,
     // Until the device is known.
     immediate: false,
 };
+
+/// Bytes of a server's ring for a connection, by default, or as many as the window can fill: so that a thousand connections have 64 MiB. Of
+/// small requests the whole window lies in it; longer ones wait until others are dealt with.
+pub(crate) const SERVER_RING: u64 = 64 << 10;
 
 /// Bytes that one READ fetches, by default: small calls get their turn in between.
 pub(crate) const READ_SLICE: u32 = 256 << 10;

@@ -29,6 +29,8 @@ pub struct Limits {
     pub max_message: u64,
     /// Size of the receive ring in bytes; 0 is as large as the window can fill.
     pub ring: u64,
+    /// Most bytes of the receive ring where its size is not fixed.
+    pub ring_most: u64,
     /// Whether the device has immediate data, and so rings can be used.
     pub immediate: bool,
 }
@@ -42,6 +44,7 @@ impl Limits {
             slots: self.slots.clamp(1, SLOTS_MAX),
             max_message: self.max_message.clamp(u64::from(INLINE_MAX), MESSAGE_MAX),
             ring: self.ring,
+            ring_most: self.ring_most,
             immediate: self.immediate,
         }
     }
@@ -50,7 +53,10 @@ impl Limits {
     pub fn ring_size(&self, window: u32, inline_limit: u32) -> u64 {
         let max = longest(inline_limit) as u64;
         let size = match self.ring {
-            0 => ring::size_for(window, max),
+            0 => {
+                let least = ring::size_min(max);
+                ring::size_for(window, max).min(self.ring_most.max(least))
+            }
             bytes => ring::span(bytes.min(ring::RING_MAX)).max(ring::size_min(max)),
         };
         size.min(ring::RING_MAX)
@@ -271,6 +277,7 @@ mod tests {
         slots: 48,
         max_message: 1 << 20,
         ring: 0,
+        ring_most: u64::MAX,
         immediate: true,
     };
 

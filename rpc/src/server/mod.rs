@@ -123,7 +123,10 @@ impl Server {
             device: None,
             pool: None,
             settings: Settings {
-                limits: setup::LIMITS,
+                limits: Limits {
+                    ring_most: setup::SERVER_RING,
+                    ..setup::LIMITS
+                },
                 waiting: Waiting::default(),
                 read_slice: setup::READ_SLICE,
                 max_connections: 128,
@@ -180,7 +183,7 @@ impl Server {
 
     /// Size in bytes of the ring that the requests of a connection arrive in, if they do; at least
     /// room for four of the largest messages and the control messages, which is what a small number
-    /// gives. By default it holds as many requests as the window.
+    /// gives. By default it is 64 KiB, or less if the window cannot fill that.
     pub fn ring_size(mut self, bytes: u64) -> Self {
         self.settings.limits.ring = bytes.max(1);
         self
