@@ -1,6 +1,7 @@
 //! Arenas: memory that is registered as one piece, and where it comes from.
 
 use crate::Kind;
+use crate::huge::HugePageUse;
 use crate::limits::LimitError;
 use crate::size::{CHUNK, PAGE};
 use crate::slab::Chunk;
@@ -39,6 +40,10 @@ pub(crate) unsafe trait ArenaMemory: Send + Sync + fmt::Debug {
     fn remote(&self) -> Option<RemoteRegion>;
     /// Puts memory behind the range (within the arena), so that touching it neither faults nor fails.
     fn populate(&self, offset: usize, len: usize) -> io::Result<()>;
+    /// Whether it is of huge pages that were set aside.
+    fn is_huge(&self) -> bool {
+        false
+    }
 }
 
 /// Where arenas come from: a protection domain of a device, or in tests anything that can be made to fail.
@@ -46,8 +51,8 @@ pub(crate) trait ArenaSource: Send + Sync + fmt::Debug {
     fn create(&self, kind: Kind, len: usize) -> Result<Box<dyn ArenaMemory>, ArenaError>;
 
     /// What became of the wish for huge pages.
-    fn huge_pages(&self) -> crate::stats::HugePages {
-        crate::stats::HugePages::NotAsked
+    fn huge_pages(&self) -> HugePageUse {
+        HugePageUse::NotAsked
     }
 
     /// What became of the wish for a NUMA node.
@@ -65,6 +70,22 @@ pub enum ArenaError {
         "cannot make a memory file: {0}; check free memory, the cgroup's limit and `ulimit -n`"
     )]
     Create(#[source] io::Error),
+    /// Huge pages were required, and there are too few of them.
+    #[error("{0}; the pool does without if told HugePages::Try")]
+    HugePages(#[from] verbs::HugePageError),
+    /// Huge pages of one NUMA node were required, and it has too few of them, whatever others have.
+    #[error(
+        "NUMA node {node} has not {pages} free huge pages of 2 MiB: {source}; set more aside: write their number to \
+         /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages. The pool does without if told HugePages::Try"
+    )]
+    HugePagesOfNode {
+        /// The node.
+        node: usize,
+        /// How many were asked for.
+        pages: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A limit was found to be in the way before anything was tried.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -153,6 +174,11 @@ impl Arena {
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether it is of huge pages that were set aside.
+    pub fn is_huge(&self) -> bool {
+        self.memory.is_huge()
     }
 
     pub fn mark_used(&self) {

@@ -5,6 +5,7 @@ use crate::debug::{DebugMode, Debugging};
 use crate::device::DeviceSlot;
 use crate::error::PoolError;
 use crate::grower::Growth;
+use crate::huge::HugePages;
 use crate::ledger::Plan;
 use crate::pool::Pool;
 use crate::shared::Config;
@@ -19,7 +20,7 @@ pub struct PoolBuilder {
     budgets: Vec<Budget>,
     limit: u64,
     growth: Growth,
-    huge_pages: bool,
+    huge_pages: HugePages,
     numa_node: Option<usize>,
     trusted_peers: bool,
     debug: Debugging,
@@ -33,7 +34,7 @@ impl Pool {
             budgets: Vec::new(),
             limit: u64::MAX,
             growth: Growth::default(),
-            huge_pages: false,
+            huge_pages: HugePages::Never,
             numa_node: None,
             trusted_peers: false,
             debug: Debugging::ByEnvironment,
@@ -81,10 +82,14 @@ impl PoolBuilder {
         self
     }
 
-    /// Asks for huge pages (off by default). They are used when the system has any;
-    /// [`PoolStats::huge_pages`](crate::PoolStats::huge_pages) says what became of the wish.
-    pub fn huge_pages(mut self, wanted: bool) -> PoolBuilder {
-        self.huge_pages = wanted;
+    /// Has arenas made of huge pages that the system has set aside, if there are any, or in any case (never by default).
+    /// [`PoolStats::huge_pages`](crate::PoolStats::huge_pages) says what became of the wish, and
+    /// [`KindStats::huge_bytes`](crate::KindStats::huge_bytes) how much is of such pages.
+    ///
+    /// Buffers above 1 MiB that have an arena to themselves are then rounded up to 2 MiB. All of an arena's pages are promised to the pool
+    /// when it is made.
+    pub fn huge_pages(mut self, wish: HugePages) -> PoolBuilder {
+        self.huge_pages = wish;
         self
     }
 
@@ -111,7 +116,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. No memory is taken before the first allocation.
+    /// Makes the pool. No memory is kept before the first allocation.
     ///
     /// # Errors
     /// [`PoolError`] says which wish cannot be granted.
@@ -133,6 +138,7 @@ impl PoolBuilder {
             self.numa_node,
             self.trusted_peers,
         );
+        source.check()?;
         let config = Config {
             plan,
             growth: self.growth,

@@ -70,6 +70,9 @@ pub enum PoolError {
         crate::DeviceSlot::MOST
     )]
     TooManyDevices,
+    /// Huge pages are required, and there is none.
+    #[error(transparent)]
+    HugePages(#[from] verbs::HugePageError),
     /// The environment asks for a debug mode that there is not.
     #[error(
         "VERBATIM_POOL_DEBUG is {value:?}; 0 is off, 1 is on, a larger number is how many freed buffers are kept out of use"

@@ -206,6 +206,7 @@ impl Pool {
 
     /// How full each arena is, for logs: a line per arena, a character per chunk of 2 MiB. `.` is a free chunk, `_` one that is cut into slabs
     /// of which none is out, `0` to `9` are tenths that are out, `*` is all of them, `#` is part of a buffer above 1 MiB.
+    /// Behind it stands what the arena is when it is not shared by all, and whether it is of huge pages.
     ///
     /// ```
     /// # use mempool::Pool;

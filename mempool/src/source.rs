@@ -4,8 +4,9 @@ mod placement;
 
 use crate::Kind;
 use crate::arena::{ArenaError, ArenaMemory, ArenaSource};
+use crate::huge::{self, Files, HugePageUse, HugePages};
 use crate::limits;
-use crate::stats::{HugePages, NumaPlacement};
+use crate::stats::NumaPlacement;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -17,7 +18,7 @@ use verbs::{Access, LKey, Memory, MemoryFile, MemoryKind, MemoryMut, Pd, Region,
 #[derive(Debug)]
 pub(crate) struct VerbsSource {
     pds: Vec<Pd>,
-    huge_pages: HugePages,
+    files: Files,
     numa: NumaPlacement,
     trusted_peers: bool,
     /// Arenas that are registered now.
@@ -26,17 +27,46 @@ pub(crate) struct VerbsSource {
 
 impl VerbsSource {
     /// `pds` has at least one.
-    pub fn new(pds: Vec<Pd>, huge_pages: bool, node: Option<usize>, trusted_peers: bool) -> Self {
+    pub fn new(
+        pds: Vec<Pd>,
+        huge_pages: HugePages,
+        node: Option<usize>,
+        trusted_peers: bool,
+    ) -> Self {
         VerbsSource {
             pds,
-            huge_pages: match huge_pages {
-                true => placement::huge_pages(),
-                false => HugePages::NotAsked,
-            },
+            files: Files::new(huge_pages, placement::joins_pages),
             numa: node.map_or(NumaPlacement::NotAsked, placement::numa),
             trusted_peers,
             live: Arc::default(),
         }
+    }
+
+    /// Whether what is required is there at all.
+    pub fn check(&self) -> Result<(), verbs::HugePageError> {
+        self.files.check()
+    }
+
+    /// Says of an arena's memory where it is to come from, before there is any.
+    fn place(&self, file: &MemoryFile, huge: bool) -> Result<(), ArenaError> {
+        let (start, len) = (file.as_ptr(), file.len());
+        // All of it is advice: where the system does not know it, the arena works without.
+        // SAFETY: just mapped; none of these advices changes contents or unmaps in this process.
+        unsafe {
+            let _ = placement::advise(start, len, libc::MADV_DONTFORK);
+            if !huge && self.files.joins() {
+                let _ = placement::advise(start, len, libc::MADV_HUGEPAGE);
+            }
+            placement::place(start, len, &self.numa);
+        }
+        let bound = matches!(self.numa, NumaPlacement::Bound { .. });
+        if huge && bound {
+            // The pages promised may be another node's: better to know now than chunk by chunk.
+            // SAFETY: as above.
+            unsafe { placement::populate(start, len) }
+                .map_err(|e| huge::of_node(&self.numa, len, e))?;
+        }
+        Ok(())
     }
 }
 
@@ -54,8 +84,9 @@ pub(crate) fn access(kind: Kind, trusted_peers: bool) -> Access {
 
 impl ArenaSource for VerbsSource {
     fn create(&self, kind: Kind, len: usize) -> Result<Box<dyn ArenaMemory>, ArenaError> {
+        let longest = self.files.longest(len);
         for pd in &self.pds {
-            limits::check(pd, len, self.live.load(Ordering::Relaxed))?;
+            limits::check(pd, longest, self.live.load(Ordering::Relaxed))?;
         }
         let file_kind = match kind {
             Kind::Private => MemoryKind::Private,
@@ -63,29 +94,21 @@ impl ArenaSource for VerbsSource {
             Kind::Receive => MemoryKind::Receive,
             Kind::Exposed => MemoryKind::Exposed,
         };
-        let file = MemoryFile::create(len, file_kind).map_err(ArenaError::Create)?;
-        let (start, len) = (file.as_ptr(), file.len());
-        // All of it is advice: where the system does not know it, the arena works without.
-        // SAFETY: just mapped; none of these advices changes contents or unmaps in this process.
-        unsafe {
-            let _ = placement::advise(start, len, libc::MADV_DONTFORK);
-            if self.huge_pages == HugePages::Used {
-                let _ = placement::advise(start, len, libc::MADV_HUGEPAGE);
-            }
-            placement::place(start, len, &self.numa);
-        }
+        let place = |file: &MemoryFile, huge| self.place(file, huge);
+        let (file, huge) = self.files.make(len, file_kind, place)?;
         let regions = register(&self.pds, Arc::new(file), access(kind, self.trusted_peers))
             .map_err(|(_, e)| ArenaError::Register(e))?;
         self.live.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(self.live.clone());
         Ok(Box::new(Registered {
             regions,
+            huge,
             _counted: counted,
         }))
     }
 
-    fn huge_pages(&self) -> HugePages {
-        self.huge_pages.clone()
+    fn huge_pages(&self) -> HugePageUse {
+        self.files.outcome()
     }
 
     fn numa(&self) -> NumaPlacement {
@@ -149,6 +172,7 @@ pub(crate) fn register<M: Span>(
 /// Registered memory as an arena.
 pub(crate) struct Registered<M: Span> {
     regions: Regions<M>,
+    huge: bool,
     _counted: Counted,
 }
 
@@ -157,6 +181,7 @@ impl<M: Span> Registered<M> {
     pub fn uncounted(regions: Regions<M>) -> Registered<M> {
         Registered {
             regions,
+            huge: false,
             _counted: Counted(Arc::new(AtomicU64::new(1))),
         }
     }
@@ -202,11 +227,11 @@ unsafe impl<M: Span> ArenaMemory for Registered<M> {
     fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         assert!(offset + len <= self.first().len());
         let start = self.first().as_ptr().wrapping_add(offset);
-        // SAFETY: within the region, which is mapped; only memory is put behind it.
-        match unsafe { placement::advise(start, len, libc::MADV_POPULATE_WRITE) } {
-            // Before Linux 5.14: the pages come when they are touched.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            other => other,
-        }
+        // SAFETY: within the region, which is mapped.
+        unsafe { placement::populate(start, len) }
+    }
+
+    fn is_huge(&self) -> bool {
+        self.huge
     }
 }

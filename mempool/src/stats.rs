@@ -2,22 +2,11 @@
 
 use crate::Kind;
 use crate::budget::{Budget, BudgetId, BudgetKind};
+use crate::huge::HugePageUse;
 use crate::pool::Shared;
 use crate::size::SIZES;
 use crate::slab::{StackIndex, WHOLE};
 use std::fmt;
-
-/// What became of the wish for huge pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HugePages {
-    /// Nobody asked for them.
-    NotAsked,
-    /// Arenas are advised to use them; the system gives them where it has some.
-    Used,
-    /// The system has none for memory files, and why.
-    Unavailable(String),
-}
 
 /// What became of the wish for memory of a NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +39,7 @@ pub struct PoolStats {
     /// One per kind and size class that has memory.
     pub classes: Vec<ClassStats>,
     /// What became of the wish for huge pages.
-    pub huge_pages: HugePages,
+    pub huge_pages: HugePageUse,
     /// What became of the wish for a NUMA node.
     pub numa: NumaPlacement,
 }
@@ -91,6 +80,8 @@ pub struct KindStats {
     pub arenas: usize,
     /// Their bytes. Memory is put behind them only as it is used (unless the device pins it all).
     pub arena_bytes: u64,
+    /// Of these, in huge pages that the system had set aside.
+    pub huge_bytes: u64,
     /// Of these, in an arena that was one large buffer and is kept for the next one.
     pub spare_bytes: u64,
     /// Chunks of 2 MiB that belong to no class.
@@ -174,6 +165,7 @@ impl PoolStats {
                 kind,
                 arenas: figures.arenas,
                 arena_bytes: figures.arena_bytes,
+                huge_bytes: figures.huge_bytes,
                 spare_bytes: figures.spare_bytes,
                 free_chunks: figures.free_chunks,
                 large: counters.whole_outside,
@@ -260,19 +252,25 @@ impl fmt::Display for PoolStats {
             f,
             "kind",
             [
-                "arenas", "bytes", "free", "large", "adopted", "failures", "",
+                "arenas", "bytes", "free", "large", "adopted", "failures", "huge",
             ],
         )?;
         let used = |k: &&KindStats| k.arenas + k.arenas_failed as usize + k.adopted as usize > 0;
         for k in self.kinds.iter().filter(used) {
             let free = k.free_chunks as u64 * crate::size::CHUNK as u64;
-            let cells = [k.arena_bytes, free, k.large_bytes, k.adopted_bytes].map(Bytes);
-            let [bytes, free, large, adopted] = cells.map(|c| c.to_string());
+            let cells = [
+                k.arena_bytes,
+                free,
+                k.large_bytes,
+                k.adopted_bytes,
+                k.huge_bytes,
+            ];
+            let [bytes, free, large, adopted, huge] = cells.map(|c| Bytes(c).to_string());
             let (arenas, failed) = (k.arenas.to_string(), k.arenas_failed.to_string());
             row(
                 f,
                 k.kind,
-                [arenas, bytes, free, large, adopted, failed, String::new()],
+                [arenas, bytes, free, large, adopted, failed, huge],
             )?;
         }
         row(
@@ -291,9 +289,12 @@ impl fmt::Display for PoolStats {
             )?;
         }
         match &self.huge_pages {
-            HugePages::NotAsked => write!(f, "huge pages: not asked for")?,
-            HugePages::Used => write!(f, "huge pages: yes")?,
-            HugePages::Unavailable(why) => write!(f, "huge pages: none ({why})")?,
+            HugePageUse::NotAsked => write!(f, "huge pages: not asked for")?,
+            HugePageUse::SetAside => write!(f, "huge pages: yes")?,
+            HugePageUse::Advised(why) => {
+                write!(f, "huge pages: as the system joins ordinary ones ({why})")?;
+            }
+            HugePageUse::Unavailable(why) => write!(f, "huge pages: too few ({why})")?,
         }
         match &self.numa {
             NumaPlacement::NotAsked => Ok(()),

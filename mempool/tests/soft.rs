@@ -1,7 +1,9 @@
 //! The pool on the user-space device: its buffers as segments of real work requests.
 #![cfg(not(loom))]
 
-use mempool::{Budget, BudgetKind, Buf, Kind, Pool, SgList, sg};
+use mempool::{
+    Budget, BudgetKind, Buf, HugePageUse, HugePages, Kind, Pool, PoolError, SgList, sg,
+};
 use std::time::{Duration, Instant};
 use verbs::{
     Access, Completion, Cq, Device, Gather, Pd, RecvQueue, RemoteRegion, SendQueue, WcError,
@@ -254,17 +256,30 @@ fn buffers_keep_device_and_domain_alive() {
     assert!(buf.iter().all(|b| *b == 1));
 }
 
+/// Whatever the system has set aside; with pages that the test sets aside itself, see `tests/tests/huge_pages.rs`.
 #[test]
 fn huge_pages_are_used_or_explained() {
     let pd = domain();
-    let pool = Pool::builder(&pd).huge_pages(true).build().unwrap();
-    let _buf = pool.alloc(4096).unwrap();
-    let stats = pool.stats();
+    let pool = |wish| Pool::builder(&pd).huge_pages(wish).build();
+    let tried = pool(HugePages::Try).unwrap();
+    let _buf = tried.alloc(4096).unwrap();
+    let stats = tried.stats();
     match &stats.huge_pages {
-        mempool::HugePages::Used => {}
-        mempool::HugePages::Unavailable(why) => {
+        HugePageUse::SetAside => assert_eq!(stats.kind(Kind::Private).huge_bytes, 4 << 20),
+        HugePageUse::Advised(why) | HugePageUse::Unavailable(why) => {
+            assert_eq!(stats.kind(Kind::Private).huge_bytes, 0);
             assert!(stats.to_string().contains(why.as_str()), "{stats}");
+            assert!(why.contains("/proc/sys/vm/nr_hugepages"), "{why}");
         }
         other => panic!("{other:?}"),
     }
+    match pool(HugePages::Require) {
+        Ok(pool) => assert_eq!(pool.stats().huge_pages, HugePageUse::SetAside),
+        Err(PoolError::HugePages(e)) => {
+            assert!(e.to_string().contains("/proc/sys/vm/nr_hugepages"), "{e}");
+        }
+        Err(e) => panic!("{e}"),
+    }
+    let never = pool(HugePages::Never).unwrap();
+    assert_eq!(never.stats().huge_pages, HugePageUse::NotAsked);
 }

@@ -5,7 +5,7 @@
 //! that their operations become plain loads and stores. To that end every file is announced, from its creation to its
 //! drop, in a list of the process in which `ibv_reg_mr` looks.
 
-use crate::os::memfd::{Mapping, Peers, SealedFile};
+use crate::os::memfd::{Mapping, Pages, Peers, SealedFile};
 use crate::os::pull::FileId;
 use crate::sync::Mutex;
 use std::collections::BTreeMap;
@@ -71,7 +71,28 @@ impl MemoryFile {
     /// `InvalidInput` if `len` is zero or exceeds the address space; `OutOfMemory` and the other errors of
     /// memfd_create(2), ftruncate(2), mmap(2), with the failed step in the text.
     pub fn create(len: usize, kind: Kind) -> io::Result<MemoryFile> {
-        let file = SealedFile::create(c"verbatim-memory", len, kind.peers())?;
+        MemoryFile::of_pages(len, kind, Pages::Ordinary)
+    }
+
+    /// Makes a file of huge pages of `page` bytes each, rounded up to whole ones, and announces it to the device. The kernel promises the
+    /// pages here, so that touching them later does not fail.
+    ///
+    /// # Errors
+    /// As [`create`](MemoryFile::create). `InvalidInput` if `page` is no power of two; what the system says if it has no pages of that size
+    /// (`ENODEV`, `EINVAL`) or too few of them (`ENOMEM`), in the step named; `Unsupported` where it does not keep the seals of such a
+    /// file (before Linux 5.13).
+    pub fn create_huge(len: usize, kind: Kind, page: usize) -> io::Result<MemoryFile> {
+        if !page.is_power_of_two() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the size of a huge page is a power of two",
+            ));
+        }
+        MemoryFile::of_pages(len, kind, Pages::Huge(page))
+    }
+
+    fn of_pages(len: usize, kind: Kind, pages: Pages) -> io::Result<MemoryFile> {
+        let file = SealedFile::create(c"verbatim-memory", len, kind.peers(), pages)?;
         let (fd, id, mapping) = file.into_parts();
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let announced = Announced {

@@ -6,11 +6,13 @@
 //! panics with is seen in the output of the test.
 
 mod control;
+mod huge_pages;
 mod link;
 mod process;
 mod until;
 
 pub use control::Control;
+pub use huge_pages::HugePages;
 pub use link::{Block, Cut, Link, fill, is_pattern, pattern};
 pub use process::{Peer, Side, memory_files, seals, second_process, second_process_with};
 pub use until::{HANG, until};

@@ -41,8 +41,9 @@ impl HugePageSize {
 /// There are not as many huge pages as asked for.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{pages} huge pages of {} MiB could not be mapped: {source} ({}; set more aside with vm.nr_hugepages or the kernel's parameter \
-     hugepages, or use Mmap::anonymous)", .size.bytes() >> 20, set_aside(*.there_are)
+    "{pages} huge pages of {} MiB could not be mapped: {source} ({}; set more aside: write their number to {}, for one NUMA node to the \
+     same below /sys/devices/system/node/node<N>, or boot with hugepagesz={}M hugepages=<number>; or use ordinary pages)",
+    .size.bytes() >> 20, set_aside(*.there_are), where_to(*.size), .size.bytes() >> 20
 )]
 #[non_exhaustive]
 pub struct HugePageError {
@@ -56,11 +57,31 @@ pub struct HugePageError {
     pub source: io::Error,
 }
 
+fn where_to(size: HugePageSize) -> String {
+    let file = format!("hugepages/hugepages-{}kB/nr_hugepages", size.bytes() >> 10);
+    match size {
+        HugePageSize::Mib2 => format!("/proc/sys/vm/nr_hugepages or /sys/kernel/mm/{file}"),
+        HugePageSize::Gib1 => format!("/sys/kernel/mm/{file}"),
+    }
+}
+
 fn set_aside(pages: Option<(u64, u64)>) -> String {
     match pages {
         None => "this kernel has no pages of that size".to_owned(),
         Some((all, free)) => {
             format!("{all} are set aside, of which {free} are free and may be promised to others")
+        }
+    }
+}
+
+impl HugePageError {
+    /// For `len` bytes.
+    pub(crate) fn new(len: usize, size: HugePageSize, source: io::Error) -> HugePageError {
+        HugePageError {
+            size,
+            pages: len.div_ceil(size.bytes()),
+            there_are: size.pages(),
+            source,
         }
     }
 }
@@ -72,19 +93,13 @@ impl Mmap {
     /// [`HugePageError`] says how many there are. They are promised here, so that touching them later does not fail.
     #[doc(alias = "MAP_HUGETLB")]
     pub fn huge(len: usize, size: HugePageSize) -> Result<Mmap, HugePageError> {
-        let pages = len.div_ceil(size.bytes());
-        let refused = |source| HugePageError {
-            size,
-            pages,
-            there_are: size.pages(),
-            source,
-        };
+        let refused = |source| HugePageError::new(len, size, source);
         if len == 0 {
             let empty = io::Error::new(io::ErrorKind::InvalidInput, "a mapping must not be empty");
             return Err(refused(empty));
         }
-        let whole = pages
-            .checked_mul(size.bytes())
+        let whole = len
+            .checked_next_multiple_of(size.bytes())
             .ok_or_else(|| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
         let flags = libc::MAP_HUGETLB | (size.log() << libc::MAP_HUGE_SHIFT) as libc::c_int;
         Mmap::map(whole, flags).map_err(refused)
@@ -111,7 +126,7 @@ mod tests {
                 Err(e) => {
                     let text = e.to_string();
                     assert!(
-                        text.contains("1 huge pages of") && text.contains("vm.nr_hugepages"),
+                        text.contains("1 huge pages of") && text.contains("/nr_hugepages"),
                         "{text}"
                     );
                     assert!(

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 
-use crate::{Memory, MemoryMut};
+use crate::{HugePageError, HugePageSize, Memory, MemoryMut};
 
 /// What a memory file is for: the kernel lets peers map it accordingly, whatever they try.
 ///
@@ -38,9 +38,38 @@ impl MemoryFile {
     /// `InvalidInput` for a length of 0; else what the kernel says.
     pub fn create(len: usize, kind: MemoryKind) -> io::Result<MemoryFile> {
         Ok(MemoryFile {
-            inner: imp::create(len, kind)?,
+            inner: imp::create(len, kind, None)?,
             kind,
         })
+    }
+
+    /// A file of huge pages, of at least `len` bytes: fewer entries in the tables of the device and of this process, and of the peers on
+    /// `soft0`, which map it as they map all others. `len` is rounded up to whole pages.
+    ///
+    /// ```
+    /// # use verbs::{HugePageSize, MemoryFile, MemoryKind};
+    /// let file = match MemoryFile::huge(1 << 20, MemoryKind::Private, HugePageSize::Mib2) {
+    ///     Ok(file) => file,
+    ///     Err(e) => {
+    ///         eprintln!("{e}"); // how many there are, and how to have more
+    ///         MemoryFile::create(1 << 20, MemoryKind::Private)?
+    ///     }
+    /// };
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HugePageError`] says how many there are. They are promised here, so that touching them later does not fail, unless a cgroup or
+    /// a NUMA policy forbids those that there are.
+    #[doc(alias = "MFD_HUGETLB")]
+    pub fn huge(
+        len: usize,
+        kind: MemoryKind,
+        size: HugePageSize,
+    ) -> Result<MemoryFile, HugePageError> {
+        let inner = imp::create(len, kind, Some(size.bytes()))
+            .map_err(|source| HugePageError::new(len, size, source))?;
+        Ok(MemoryFile { inner, kind })
     }
 
     /// What it is for.
@@ -80,14 +109,18 @@ mod imp {
     use softverbs::memory::Kind;
     pub(super) use softverbs::memory::MemoryFile as File;
 
-    pub(super) fn create(len: usize, kind: MemoryKind) -> io::Result<File> {
+    /// Of huge pages of so many bytes, if any are named.
+    pub(super) fn create(len: usize, kind: MemoryKind, page: Option<usize>) -> io::Result<File> {
         let kind = match kind {
             MemoryKind::Private => Kind::Private,
             MemoryKind::Readable => Kind::Readable,
             MemoryKind::Receive => Kind::Receive,
             MemoryKind::Exposed => Kind::Exposed,
         };
-        File::create(len, kind)
+        match page {
+            None => File::create(len, kind),
+            Some(page) => File::create_huge(len, kind, page),
+        }
     }
 }
 
@@ -109,15 +142,21 @@ mod imp {
     // SAFETY: as above.
     unsafe impl Sync for File {}
 
-    pub(super) fn create(len: usize, _kind: MemoryKind) -> io::Result<File> {
+    /// Of huge pages of so many bytes, if any are named.
+    pub(super) fn create(len: usize, _kind: MemoryKind, page: Option<usize>) -> io::Result<File> {
         if len == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a memory file must not be empty",
             ));
         }
+        let huge = match page {
+            Some(page) => libc::MFD_HUGETLB | page.trailing_zeros() << libc::MFD_HUGE_SHIFT,
+            None => 0,
+        };
         // SAFETY: asks for a number.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let ordinary = || unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = page.unwrap_or_else(|| usize::try_from(ordinary()).unwrap_or(4096));
         let too_long = || {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -130,7 +169,7 @@ mod imp {
         let fd = unsafe {
             let fd = libc::memfd_create(
                 c"verbs-memory".as_ptr(),
-                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | huge,
             );
             if fd < 0 {
                 return Err(io::Error::last_os_error());

@@ -14,6 +14,7 @@ pub(crate) struct ArenaPicture {
     pub len: usize,
     pub what: &'static str,
     pub chunks: String,
+    pub huge: bool,
 }
 
 impl State {
@@ -28,6 +29,7 @@ impl State {
                 _ => "",
             },
             chunks: chunks_of(arena, spare),
+            huge: arena.is_huge(),
         };
         let shared = self.arenas.iter().map(|a| of(a, false));
         shared
@@ -65,8 +67,12 @@ impl fmt::Display for ArenaPicture {
         let mib = self.len as f64 / (1 << 20) as f64;
         write!(f, "{:9} {mib:>8.1} MiB  [{}]", self.kind, self.chunks)?;
         match self.what {
-            "" => Ok(()),
-            what => write!(f, " {what}"),
+            "" => {}
+            what => write!(f, " {what}")?,
+        }
+        match self.huge {
+            true => f.write_str(" of huge pages"),
+            false => Ok(()),
         }
     }
 }

@@ -75,6 +75,7 @@ pub(crate) struct ClassFigures {
 pub(crate) struct Figures {
     pub arenas: usize,
     pub arena_bytes: u64,
+    pub huge_bytes: u64,
     pub spare_bytes: u64,
     pub free_chunks: usize,
     pub counters: Counters,
@@ -98,6 +99,11 @@ impl State {
         Figures {
             arenas: all().count() + self.spare.iter().count(),
             arena_bytes: all().chain(&self.spare).map(|a| a.len() as u64).sum(),
+            huge_bytes: all()
+                .chain(&self.spare)
+                .filter(|a| a.is_huge())
+                .map(|a| a.len() as u64)
+                .sum(),
             spare_bytes: self.spare.iter().map(|a| a.len() as u64).sum(),
             free_chunks: all().map(|a| a.free_chunks()).sum(),
             counters: self.counters,

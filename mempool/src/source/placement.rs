@@ -1,7 +1,7 @@
 //! Where an arena's memory lies, and in pages of what size. All of it is advice: an arena without is an arena still, and the pool's
 //! figures say why.
 
-use crate::stats::{HugePages, NumaPlacement};
+use crate::stats::NumaPlacement;
 use std::fs;
 use std::io;
 
@@ -17,22 +17,35 @@ pub(super) unsafe fn advise(start: *mut u8, len: usize, advice: libc::c_int) -> 
     }
 }
 
+/// Puts memory behind a mapped range.
+///
+/// # Safety
+/// The range is mapped.
+pub(super) unsafe fn populate(start: *mut u8, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's promise; only memory is put behind it.
+    match unsafe { advise(start, len, libc::MADV_POPULATE_WRITE) } {
+        // Before Linux 5.14: the pages come when they are touched.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other,
+    }
+}
+
 const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-/// Whether memory files can have huge pages.
-pub(super) fn huge_pages() -> HugePages {
-    huge_pages_of(fs::read_to_string(SHMEM_ENABLED).as_deref())
+/// Whether the system joins ordinary pages of memory files to huge ones, or why not.
+pub(super) fn joins_pages() -> Result<(), String> {
+    joins_by(fs::read_to_string(SHMEM_ENABLED).as_deref())
 }
 
 /// The same, from the system's setting.
-fn huge_pages_of(setting: Result<&str, &io::Error>) -> HugePages {
+fn joins_by(setting: Result<&str, &io::Error>) -> Result<(), String> {
     let chosen = setting.map(|s| s.split(['[', ']']).nth(1).unwrap_or("").to_owned());
     match chosen.as_deref() {
-        Ok("always" | "within_size" | "advise" | "force") => HugePages::Used,
-        Ok(other) => HugePages::Unavailable(format!(
+        Ok("always" | "within_size" | "advise" | "force") => Ok(()),
+        Ok(other) => Err(format!(
             "{SHMEM_ENABLED} is \"{other}\"; set it to \"advise\""
         )),
-        Err(e) => HugePages::Unavailable(format!("{SHMEM_ENABLED}: {e}")),
+        Err(e) => Err(format!("{SHMEM_ENABLED}: {e}")),
     }
 }
 
@@ -113,21 +126,12 @@ mod tests {
 
     #[test]
     fn the_system_s_setting_is_understood() {
-        let of = |s| huge_pages_of(Ok(s));
-        assert_eq!(
-            of("always within_size [advise] never deny force\n"),
-            HugePages::Used
-        );
-        let HugePages::Unavailable(why) = of("always within_size advise [never] deny force\n")
-        else {
-            panic!("never means never")
-        };
+        let of = |s| joins_by(Ok(s));
+        assert_eq!(of("always within_size [advise] never deny force\n"), Ok(()));
+        let why = of("always within_size advise [never] deny force\n").unwrap_err();
         assert!(why.contains("\"never\""), "{why}");
         let gone = io::Error::from_raw_os_error(libc::ENOENT);
-        assert!(matches!(
-            huge_pages_of(Err(&gone)),
-            HugePages::Unavailable(_)
-        ));
+        assert!(joins_by(Err(&gone)).is_err());
     }
 
     #[test]

@@ -13,6 +13,36 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
+/// What pages a memory file is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// The system's.
+    Ordinary,
+    /// Huge ones of so many bytes, a power of two, which the kernel has set aside (memfd_create(2), `MFD_HUGETLB`). They are promised to
+    /// the file when it is mapped, so that there is an error then and no signal later.
+    Huge(usize),
+}
+
+impl Pages {
+    /// Rounds up to whole pages; `None` if that does not fit.
+    fn whole(self, len: usize) -> Option<usize> {
+        match self {
+            Pages::Ordinary => whole_pages(len),
+            Pages::Huge(page) => len.checked_next_multiple_of(page),
+        }
+    }
+
+    /// For memfd_create(2).
+    fn flags(self) -> libc::c_uint {
+        match self {
+            Pages::Ordinary => 0,
+            Pages::Huge(page) => {
+                libc::MFD_HUGETLB | page.trailing_zeros() << libc::MFD_HUGE_SHIFT
+            }
+        }
+    }
+}
+
 /// Rounds up to whole pages; `None` if that does not fit.
 pub(crate) fn whole_pages(len: usize) -> Option<usize> {
     // SAFETY: sysconf has no preconditions.
@@ -124,10 +154,15 @@ impl SealedFile {
     /// # Errors
     /// `InvalidInput` for length zero or one that cannot be rounded up to pages; otherwise the system's, with the
     /// step that failed.
-    pub(crate) fn create(name: &CStr, len: usize, peers: Peers) -> io::Result<SealedFile> {
+    pub(crate) fn create(
+        name: &CStr,
+        len: usize,
+        peers: Peers,
+        pages: Pages,
+    ) -> io::Result<SealedFile> {
         let len = match len {
             0 => None,
-            len => whole_pages(len),
+            len => pages.whole(len),
         };
         let Some((len, file_len)) = len.and_then(|len| Some((len, len.try_into().ok()?))) else {
             return Err(io::Error::new(
@@ -135,7 +170,7 @@ impl SealedFile {
                 "a memory file needs a length of at least 1 byte that fits the address space",
             ));
         };
-        let fd = memfd(name)?;
+        let fd = memfd(name, pages)?;
         // SAFETY: ftruncate takes two integers; the descriptor is ours.
         if unsafe { libc::ftruncate(fd.as_raw_fd(), file_len) } != 0 {
             return Err(during(
@@ -154,6 +189,9 @@ impl SealedFile {
                 "fcntl(F_ADD_SEALS) of a memory file (F_SEAL_FUTURE_WRITE needs Linux 5.1)",
                 io::Error::last_os_error(),
             ));
+        }
+        if let (Peers::Read, Pages::Huge(page)) = (peers, pages) {
+            refuses_writers(fd.as_fd(), page)?;
         }
         let id = FileId::of(&fd)?;
         Ok(SealedFile { fd, id, mapping })
@@ -217,10 +255,23 @@ impl SealedFile {
     }
 }
 
+/// Looks whether the kernel keeps `F_SEAL_FUTURE_WRITE`: before Linux 5.13 it takes the seal for a file of huge pages, and then lets
+/// everybody map it writable.
+fn refuses_writers(fd: BorrowedFd<'_>, page: usize) -> io::Result<()> {
+    match Mapping::new(fd, page, true) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel does not keep others from writing to sealed files of huge pages (Linux 5.13 does)",
+        )),
+    }
+}
+
 /// memfd_create(2) of a file that can be sealed and not be executed. Kernels before 6.3 do not know the latter flag;
 /// later ones may be set to demand it (`vm.memfd_noexec`).
-fn memfd(name: &CStr) -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+fn memfd(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | pages.flags();
     let create = |flags: libc::c_uint| {
         // SAFETY: the name is NUL-terminated and lives across the call.
         let fd: RawFd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -255,7 +306,7 @@ impl ControlFile {
             true => (c"verbatim-lane", Peers::Write),
             false => (c"verbatim-segment", Peers::Read),
         };
-        let file = SealedFile::create(name, len, peers)?;
+        let file = SealedFile::create(name, len, peers, Pages::Ordinary)?;
         Ok(ControlFile { file })
     }
 
