@@ -1,7 +1,7 @@
 //! Huge pages for a test, set aside for as long as it runs.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 
 const SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
@@ -31,7 +31,8 @@ impl HugePages {
         if let Err(e) = setting.lock() {
             return skip(&format!("{SETTING} cannot be locked: {e}"));
         }
-        let Some(before) = read() else {
+        let before = std::fs::read_to_string(SETTING);
+        let Some(before) = before.ok().and_then(|n| n.trim().parse().ok()) else {
             return skip("there is no number of them");
         };
         let pages = HugePages { before, setting };
@@ -50,8 +51,8 @@ impl HugePages {
     }
 
     fn write(&self, count: u64) {
-        // What it says afterwards is what counts.
-        let _ = (&self.setting).write_all(count.to_string().as_bytes());
+        // What it says afterwards is what counts. (Written anywhere but at its beginning, it stays as it is.)
+        let _ = self.setting.write_at(count.to_string().as_bytes(), 0);
     }
 }
 
@@ -59,12 +60,6 @@ impl Drop for HugePages {
     fn drop(&mut self) {
         self.write(self.before);
     }
-}
-
-fn read() -> Option<u64> {
-    let mut text = String::new();
-    File::open(SETTING).ok()?.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
 }
 
 fn meminfo(name: &str) -> u64 {
