@@ -1,7 +1,7 @@
 //! Registering memory that is not the pool's, as buffers like all others.
 
 use crate::Kind;
-use crate::arena::ArenaError;
+use crate::arena::{ArenaError, ArenaMemory};
 use crate::budget::{BudgetId, BudgetKind};
 use crate::buf::Buf;
 use crate::exposed::ExposedBuf;
@@ -118,8 +118,7 @@ impl Pool {
     /// ([`SharedMap`](crate::SharedMap)), memory shared with another process, huge pages ([`verbs::Mmap::huge`]).
     ///
     /// It is a buffer like all others, with keys that are known at once, splits, leases; only that it counts for no budget, and that the memory
-    /// is deregistered and dropped with its last part. Memory without a view for the processor (a dmabuf) cannot be adopted, as `verbs`
-    /// does not register it.
+    /// is deregistered and dropped with its last part. For memory without a view there is [`adopt_dmabuf`](Pool::adopt_dmabuf).
     ///
     /// # Errors
     /// [`AdoptError`] gives the memory back.
@@ -193,12 +192,22 @@ impl Pool {
             let memory = fixed.map(|fixed| fixed.memory.0);
             failed(memory, ArenaError::Register(e).into())
         })?;
-        let slab = shared
-            .depot(kind)
-            .adopt(Box::new(Registered::uncounted(regions)));
+        let memory = Box::new(Registered::uncounted(regions));
+        Ok((self.adopted(kind, memory, site), len))
+    }
+
+    /// Registered memory as a slab.
+    pub(crate) fn adopted(
+        &self,
+        kind: Kind,
+        memory: Box<dyn ArenaMemory>,
+        site: &'static Location<'static>,
+    ) -> (NonNull<Slab>, StackIndex) {
+        let (shared, len) = (&self.shared, memory.len());
+        let slab = shared.depot(kind).adopt(memory);
         let index = StackIndex::new(BudgetId::of(BudgetKind::User), kind, WHOLE);
         crate::refill::hand_to(slab, shared.stockless.stack(index));
         shared.watch(slab, len, site);
-        Ok(((slab, index), len))
+        (slab, index)
     }
 }

@@ -30,7 +30,7 @@ const _: () = {
 /// # Safety
 /// `as_ptr()..+len` is readable and writable memory, initialised, that this process alone touches (other than through the device, as the
 /// kind allows) and that stays where it is until the value is dropped. Memory of others may be touched by them where it is only seen
-/// as cells.
+/// as cells. Memory without a view (of a dmabuf) is adopted only, as buffers that nobody touches; its addresses are nothing else's.
 pub(crate) unsafe trait ArenaMemory: Send + Sync + fmt::Debug {
     fn as_ptr(&self) -> NonNull<u8>;
     fn len(&self) -> usize;

@@ -1,6 +1,7 @@
 //! Buffers for the other devices of a pool.
 
 use crate::buf::Buf;
+use crate::device_buf::DeviceBuf;
 use crate::exposed::ExposedBuf;
 use crate::pool::Pool;
 use crate::shared_buf::SharedBuf;
@@ -33,7 +34,7 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A buffer of a pool: [`Buf`], [`SharedBuf`] or [`ExposedBuf`].
+/// A buffer of a pool: [`Buf`], [`SharedBuf`], [`ExposedBuf`] or [`DeviceBuf`].
 pub trait OfPool: Gather + Sealed + Sized {
     /// The local key for one of the pool's devices; found by number, in two loads more than the first one's. `LKey(0)` for a buffer that takes no
     /// memory.
@@ -55,7 +56,7 @@ pub trait OfPool: Gather + Sealed + Sized {
 }
 
 macro_rules! of_pool {
-    ($($buf:ty),*) => {$(
+    ($($buf:ty, $viewless:literal;)*) => {$(
         impl Sealed for $buf {
             fn key(&self, device: usize) -> LKey {
                 self.as_handle().lkey_on(device)
@@ -63,12 +64,20 @@ macro_rules! of_pool {
 
             fn push(&self, device: usize, out: &mut SgeList) {
                 self.as_handle().push_to_on(device, out);
+                if $viewless {
+                    out.without_view();
+                }
             }
         }
         impl OfPool for $buf {}
     )*};
 }
-of_pool!(Buf, SharedBuf, ExposedBuf);
+of_pool! {
+    Buf, false;
+    SharedBuf, false;
+    ExposedBuf, false;
+    DeviceBuf, true;
+}
 
 /// A buffer as a segment for queues of one of its pool's devices. Made by [`OfPool::on`].
 ///
@@ -118,6 +127,13 @@ unsafe impl<B: OfPool> Gather for On<B> {
 
 // SAFETY: as above; a buffer that is not shared is `Scatter` by itself.
 unsafe impl Scatter for On<Buf> {
+    fn scatter(&mut self, out: &mut SgeList) {
+        self.push_to(out);
+    }
+}
+
+// SAFETY: as above; there are no references to such memory.
+unsafe impl Scatter for On<DeviceBuf> {
     fn scatter(&mut self, out: &mut SgeList) {
         self.push_to(out);
     }

@@ -1,12 +1,12 @@
 //! A pool with several devices, and with memory that is not its own.
 #![cfg(not(loom))]
 
-use mempool::{AdoptErrorKind, Kind, OfPool, On, Pool, PoolError, SharedMap};
+use mempool::{AdoptErrorKind, DeviceBuf, Kind, OfPool, On, Pool, PoolError, SharedMap};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
-use verbs::{Access, Completion, Cq, Device, Gather, Pd, SgeList};
+use verbs::{Access, Completion, Cq, Device, Dmabuf, Gather, Pd, SgeList};
 
 /// Nothing here takes a second; a test that reaches this hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -184,4 +184,94 @@ fn what_cannot_be_adopted_comes_back() {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let read_only = File::open(path).unwrap();
     assert!(SharedMap::of(&read_only, 0, 100).is_err());
+}
+
+/// In place of a dmabuf, of which there is none here: `soft0` takes these.
+fn sealed_file(bytes: &[u8]) -> File {
+    // SAFETY: a terminated name; a valid result is a descriptor that nobody else has. The seals are an integer.
+    let mut file = unsafe {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let fd = libc::memfd_create(c"test".as_ptr(), flags);
+        assert!(fd >= 0);
+        File::from_raw_fd(fd)
+    };
+    file.write_all(bytes).unwrap();
+    // SAFETY: a live descriptor and an integer.
+    let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+    assert_eq!(sealed, 0);
+    file
+}
+
+#[test]
+fn memory_without_a_view_is_sent_and_filled_in_parts() {
+    let (first, second) = (domain(), domain());
+    let pool = Pool::builder(&first).also(&second).build().unwrap();
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8).collect();
+    let file = sealed_file(&bytes);
+    let part = Dmabuf::new(file.try_clone().unwrap(), 5000, 10_000).unwrap();
+    let mut buf = pool.adopt_dmabuf(part).unwrap();
+    let tail = buf.split_off(6000);
+    assert_eq!((buf.len(), tail.len()), (6000, 4000));
+    assert_eq!((buf.lkey(), buf.remote()), (tail.lkey(), None));
+    assert_eq!(
+        pool.stats().kind(Kind::Exposed).adopted_bytes,
+        10_000,
+        "one registration"
+    );
+
+    // Sent by one device, and by the other.
+    let room = pool.alloc(4000).unwrap();
+    assert_eq!(through(&first, tail, room), bytes[11_000..15_000]);
+    let on_second = pool.device(&second).unwrap();
+    let mut middle = buf.split_off(1000);
+    let rest = middle.split_off(5);
+    let room = pool.alloc(8).unwrap().on(on_second);
+    let arrived = through(&second, middle.on(on_second), room);
+    assert_eq!(arrived, bytes[6000..6005]);
+    drop(rest);
+
+    // Filled: by a READ, which a device writes where no slice ever was.
+    let source = first.readable(vec![b'r'; 1000]).unwrap();
+    let mut cq = first.context().cq(256).build().unwrap();
+    let ready = first.rc(&cq).build().unwrap();
+    let own = ready.endpoint();
+    let (mut tx, _rx) = ready.connect::<DeviceBuf, DeviceBuf>(&own).unwrap();
+    tx.read(buf, source.remote()).signaled().post().unwrap();
+    let done = next(&mut cq);
+    let mut done = tx.retire(done).unwrap();
+    let (buf, result) = tx.take(&mut done).unwrap();
+    result.unwrap();
+    let mut now = vec![0; 1001];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut now, 5000).unwrap();
+    assert_eq!(now[..1000], [b'r'; 1000]);
+    assert_eq!(now[1000], bytes[6000]);
+    // What the processor does not see it cannot copy.
+    let refused = tx.send(buf).inline().post().unwrap_err();
+    assert!(
+        matches!(refused.kind(), verbs::PostErrorKind::InlineWithoutView),
+        "{refused}"
+    );
+    drop(refused);
+    assert_eq!(pool.stats().kind(Kind::Exposed).adopted, 0);
+}
+
+#[test]
+fn what_is_no_dmabuf_is_refused_and_comes_back() {
+    let pool = Pool::builder(&domain()).build().unwrap();
+    // Could be truncated; not so long.
+    let fickle = Dmabuf::new(memory_file(&[1; 100]), 0, 100).unwrap();
+    let short = Dmabuf::new(sealed_file(&[1; 100]), 1, 100).unwrap();
+    for part in [fickle, short] {
+        let refused = pool.adopt_dmabuf(part).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("ibv_reg_dmabuf_mr"), "{text}");
+        assert!(text.contains("is it a dmabuf"), "{text}");
+        assert_eq!(refused.memory.unwrap().len(), 100);
+    }
+    let long = Dmabuf::new(sealed_file(&[1; 100]), 0, 1 << 32).unwrap();
+    let refused = pool.adopt_dmabuf(long).unwrap_err();
+    assert!(matches!(*refused.kind, AdoptErrorKind::TooLong { .. }));
+    let empty = Dmabuf::new(memory_file(&[]), 0, 0).unwrap_err();
+    assert_eq!(empty.kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(pool.stats().kind(Kind::Exposed).adopted, 0);
 }

@@ -33,6 +33,16 @@ impl Mmap {
         Mmap::map(len, 0)
     }
 
+    /// Addresses that nothing else here gets, and that are no memory: touching them is a fault.
+    pub(crate) fn reserve(len: usize) -> io::Result<Mmap> {
+        let map = Mmap::map(len, libc::MAP_NORESERVE)?;
+        // SAFETY: the map just made, which nobody uses yet.
+        match unsafe { libc::mprotect(map.ptr.as_ptr().cast(), len, libc::PROT_NONE) } {
+            0 => Ok(map),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Maps `len` bytes, which are not 0, with further flags.
     pub(crate) fn map(len: usize, flags: libc::c_int) -> io::Result<Mmap> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.

@@ -38,6 +38,9 @@ pub enum PostErrorKind {
         /// Bytes allowed.
         max: u64,
     },
+    /// Inline data is copied by the processor, which does not find the memory at the addresses of its segments: it was registered under
+    /// others, or has no view.
+    InlineWithoutView,
     /// The remote region is shorter than the local memory.
     RemoteTooSmall {
         /// Bytes of the work request.
@@ -111,6 +114,10 @@ impl fmt::Display for PostErrorKind {
                     "{len} bytes inline, but the queue pair was built for {max}: see RcBuilder::max_inline"
                 )
             }
+            PostErrorKind::InlineWithoutView => f.write_str(
+                "inline data is copied from the segments' addresses, and this memory is known to the processor by others or not at all: \
+                 post it without `inline`",
+            ),
             PostErrorKind::RemoteTooSmall { len, remote } => {
                 write!(f, "{len} bytes for a remote region of {remote}")
             }

@@ -6,7 +6,7 @@ use crate::ring::Ring;
 use crate::sge::Size;
 use crate::template::Ready;
 use crate::wr::{Kind, Op};
-use crate::{Destination, PostError, PostErrorKind};
+use crate::{Destination, PostError, PostErrorKind, SgeList};
 
 /// The device did not take the newest value, or took it in spite of what it says.
 ///
@@ -79,6 +79,15 @@ pub(crate) fn check_segments(limits: &Limits, size: Size, kind: Kind) -> Result<
     // No queue pair is built for less than one segment, nor for more than a list holds.
     match count > 1 && count > max {
         true => Err(PostErrorKind::TooManySegments { count, max }),
+        false => Ok(()),
+    }
+}
+
+/// Inline data is copied by this process, from the addresses that the device is told.
+#[inline(always)]
+pub(crate) fn check_view(list: &SgeList, op: &Op) -> Result<(), PostErrorKind> {
+    match list.is_viewless() && op.is_inline() {
+        true => Err(PostErrorKind::InlineWithoutView),
         false => Ok(()),
     }
 }

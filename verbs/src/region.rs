@@ -108,25 +108,44 @@ impl<M: Memory> Region<M> {
         };
         match registered {
             Ok(mr) => {
-                // SAFETY: a region just created; its keys do not change.
-                let (lkey, rkey) = unsafe { (LKey(mr.as_ref().lkey), RKey(mr.as_ref().rkey)) };
-                let parts = Box::new(Parts {
-                    mr,
-                    ptr,
-                    iova: iova.unwrap_or(ptr.as_ptr() as u64),
-                    len,
-                    lkey,
-                    rkey,
-                    access,
-                    pd: pd.clone(),
-                    memory,
-                });
-                Ok(Region {
-                    parts: NonNull::from(Box::leak(parts)),
-                    owns: PhantomData,
-                })
+                let iova = iova.unwrap_or(ptr.as_ptr() as u64);
+                // SAFETY: just registered, with these values.
+                Ok(unsafe { Region::of(pd, mr, (ptr, iova, len), access, memory) })
             }
             Err(error) => refused(memory, error),
+        }
+    }
+}
+
+impl<M> Region<M> {
+    /// A region of what was just registered.
+    ///
+    /// # Safety
+    /// `mr` was registered with `pd` for `access`: so many bytes, which work requests know by addresses from `iova` on. They stay what they
+    /// are as long as `memory` is there, which is initialised. Nobody else deregisters it.
+    pub(crate) unsafe fn of(
+        pd: &Pd,
+        mr: NonNull<ibv_mr>,
+        (ptr, iova, len): (NonNull<u8>, u64, usize),
+        access: Access,
+        memory: MaybeUninit<M>,
+    ) -> Region<M> {
+        // SAFETY: a region just created; its keys do not change.
+        let (lkey, rkey) = unsafe { (LKey(mr.as_ref().lkey), RKey(mr.as_ref().rkey)) };
+        let parts = Box::new(Parts {
+            mr,
+            ptr,
+            iova,
+            len,
+            lkey,
+            rkey,
+            access,
+            pd: pd.clone(),
+            memory,
+        });
+        Region {
+            parts: NonNull::from(Box::leak(parts)),
+            owns: PhantomData,
         }
     }
 }
@@ -344,6 +363,15 @@ impl<M> Region<M> {
         let parts = self.parts();
         out.push_bytes(parts.iova, parts.len, parts.lkey);
     }
+
+    /// The same of a region whose addresses may be others than the processor's.
+    #[inline(always)]
+    pub(crate) fn push_renamed_to(&self, out: &mut SgeList) {
+        self.push_to(out);
+        if self.iova() != self.as_ptr().addr() as u64 {
+            out.without_view();
+        }
+    }
 }
 
 impl<M> Drop for Region<M> {
@@ -383,7 +411,7 @@ pub struct SegmentError {
 unsafe impl<M: MemoryMut> Gather for Region<M> {
     #[inline(always)]
     fn gather(&self, out: &mut SgeList) {
-        self.push_to(out);
+        self.push_renamed_to(out);
     }
 }
 
@@ -391,7 +419,7 @@ unsafe impl<M: MemoryMut> Gather for Region<M> {
 unsafe impl<M: MemoryMut> Scatter for Region<M> {
     #[inline(always)]
     fn scatter(&mut self, out: &mut SgeList) {
-        self.push_to(out);
+        self.push_renamed_to(out);
     }
 }
 
@@ -446,7 +474,7 @@ impl<R> From<ReleaseError<R>> for Error {
 }
 
 /// What usually stands behind a refused registration.
-fn why_not(pd: &Pd, len: usize, e: &io::Error) -> String {
+pub(crate) fn why_not(pd: &Pd, len: usize, e: &io::Error) -> String {
     let attr = pd.context().query_device();
     match e.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM) => {

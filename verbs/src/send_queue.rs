@@ -8,10 +8,7 @@ use ibverbs_sys::ibv_send_wr;
 use crate::batch::{Batch, Chain};
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
-use crate::refusal::{
-    check, check_mtu, check_segments, exceeds, failed, full, refuse, refuse_full, refuse_long,
-    refuse_unconnected,
-};
+use crate::refusal::{check, check_mtu, check_segments, check_view, exceeds, failed, full, refuse, refuse_full, refuse_long, refuse_unconnected};
 use crate::sge::Size;
 use crate::template::{Segments, Template};
 use crate::way::Way;
@@ -123,12 +120,13 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         let mut list = SgeList::new();
         // As above; the list asked for again is the one that counts.
         work.list(&mut list);
-        let size = list.size();
-        if let Err(kind) = check_segments(&self.limits, size, W::KIND) {
+        let (size, op) = (list.size(), Op::from_words(op));
+        let checked = check_segments(&self.limits, size, W::KIND);
+        if let Err(kind) = checked.and(check_view(&list, &op)) {
             return refuse(kind, work.store());
         }
         let segments = Segments::Listed(list.as_sys(), size.count);
-        self.post_segments(work, Op::from_words(op), segments, size)
+        self.post_segments(work, op, segments, size)
     }
 
     /// `segments` are the work's, of that size.
@@ -261,6 +259,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
         let admitted = self.admit(W::KIND).and(held).and_then(|()| {
             if room {
                 check_segments(&self.limits, size, W::KIND)?;
+                check_view(&list, &op)?;
                 check(&self.limits, size, &op, W::KIND)
             } else {
                 Err(full(self.half.ring_ref()))

@@ -43,6 +43,7 @@ const _: () = {
 pub struct SgeList {
     pushed: usize,
     bytes: u64,
+    viewless: bool,
     sges: [MaybeUninit<Sge>; SgeList::CAPACITY],
 }
 
@@ -62,6 +63,7 @@ impl SgeList {
         SgeList {
             pushed: 0,
             bytes: 0,
+            viewless: false,
             sges: [MaybeUninit::uninit(); SgeList::CAPACITY],
         }
     }
@@ -114,6 +116,19 @@ impl SgeList {
         self
     }
 
+    /// Says that the processor does not find what was pushed at the addresses given: they are what the device calls memory that was registered
+    /// under other addresses, or that has no view. Such a list is refused [inline](crate::Wr::inline), where the library would copy from there.
+    #[inline(always)]
+    pub fn without_view(&mut self) {
+        self.viewless = true;
+    }
+
+    /// Whether that was said.
+    #[inline]
+    pub(crate) fn is_viewless(&self) -> bool {
+        self.viewless
+    }
+
     /// Segments pushed, the ones that found no room included.
     #[inline]
     pub fn len(&self) -> usize {
@@ -141,11 +156,11 @@ impl SgeList {
         }
     }
 
-    /// The segment, if it is one: as the verbs take it, outside of the list. A list of which nothing but this is used needs no memory where the
+    /// The segment, if it is one and has a view: as the verbs take it, outside of the list. A list of which nothing but this is used needs no memory where the
     /// compiler has seen it made.
     #[inline(always)]
     pub(crate) fn only(&self) -> Option<ibv_sge> {
-        if self.pushed != 1 {
+        if self.pushed != 1 || self.viewless {
             return None;
         }
         // SAFETY: `push` wrote as many, from the first on.
@@ -202,6 +217,7 @@ impl std::fmt::Debug for SgeList {
 /// # Safety
 /// From `gather` until the value is dropped:
 /// * the addresses given stay valid and keep their meaning, also when the value is moved, and for ever if it is forgotten;
+/// * they are addresses of memory that this process can read, unless the list is told [otherwise](SgeList::without_view);
 /// * nobody writes the memory, except through cells (atomics, [`Exposed`](crate::Exposed)), and no `&mut` to it exists.
 ///
 /// It is asked more than once: twice for a post, and again when a value that was refused is posted again. All this holds for what each answer

@@ -91,6 +91,76 @@ fn a_changed_registration_has_its_new_keys_and_a_refused_one_the_old() {
     assert!(matches!(e.into_error(), Error::Unsupported { .. }));
 }
 
+thread_local! {
+    /// What was asked for: offset, length, address, descriptor, access.
+    static ASKED: Cell<(u64, usize, u64, c_int, c_int)> = const { Cell::new((0, 0, 0, 0, 0)) };
+    static ERRNO: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// Registers something else, after taking note; or fails as told.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    ASKED.set((offset, length, iova, fd, access));
+    if fails() {
+        set_errno(ERRNO.get());
+        return std::ptr::null_mut();
+    }
+    let stand_in = forever([0u8; 64]);
+    let (start, len) = (stand_in.as_mut_ptr().cast(), stand_in.len());
+    // SAFETY: memory that stays.
+    unsafe { (softverbs::api().ibv_reg_mr)(pd, start, len, access) }
+}
+
+#[test]
+fn a_dmabuf_is_registered_as_it_is_or_it_is_said_why_not() {
+    use std::os::fd::{AsRawFd, OwnedFd};
+    let exported = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let fd = exported();
+    let number = fd.as_raw_fd();
+    let memory = Dmabuf::new(fd, (5 << 20) + 17, 3000).unwrap();
+    let pd = open(|api| api.ibv_reg_dmabuf_mr = Some(reg_dmabuf_mr))
+        .alloc_pd()
+        .unwrap();
+    fail_after(1);
+    let region = pd.register_dmabuf(&memory, Access::REMOTE_READ).unwrap();
+    let (offset, len, iova, fd, access) = ASKED.get();
+    assert_eq!((offset, len, fd), ((5 << 20) + 17, 3000, number));
+    assert_eq!(access as u32, region.access().bits());
+    // As devices want it, whatever the size of their pages.
+    assert_eq!((iova ^ offset) % 65_536, 0);
+    assert_eq!((region.iova(), memory.addr().addr() as u64), (iova, iova));
+    let remote = region.remote().unwrap();
+    assert_eq!((remote.addr, remote.len), (iova, 3000));
+    let part = region.segment(100, 20).unwrap();
+    assert_eq!((part.addr, part.lkey), (iova + 100, region.lkey()));
+    assert!(region.segment(2990, 11).is_err());
+    // Addresses are nobody else's as long as they are registered.
+    drop(memory);
+    let other = Dmabuf::new(exported(), (5 << 20) + 17, 3000).unwrap();
+    assert_ne!(other.addr().addr() as u64, iova);
+    let other = region.into_inner().unwrap();
+
+    for (errno, unsupported) in [(libc::EOPNOTSUPP, true), (libc::EINVAL, false)] {
+        fail_after(0);
+        ERRNO.set(errno);
+        let e = pd.register_dmabuf(&other, Access::empty()).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(errno));
+        assert_eq!(matches!(e, Error::Unsupported { .. }), unsupported, "{e}");
+        assert!(e.to_string().contains("ibv_reg_dmabuf_mr"), "{e}");
+    }
+    // A library that is older than that.
+    let old = open(|api| api.ibv_reg_dmabuf_mr = None).alloc_pd().unwrap();
+    let e = old.register_dmabuf(&other, Access::empty()).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    assert_eq!(e.raw_os_error(), Some(libc::EOPNOTSUPP));
+}
+
 /// Says that there are two devices, and names none.
 unsafe extern "C" fn null_devices(len: *mut c_int) -> *mut *mut ibv_device {
     // SAFETY: the caller's own.

@@ -50,7 +50,7 @@ pub(crate) fn whole_pages(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(page)
 }
 
-/// A shared mapping of a whole file, taken down on drop. Not inherited by fork: a child would share the memory
+/// A shared mapping of a file, most often of all of it, taken down on drop. Not inherited by fork: a child would share the memory
 /// without holding any of the queue pairs and regions in it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -67,6 +67,19 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
+        Mapping::part(fd, 0, len, writable)
+            .map_err(|error| during("mmap of a memory file", error))
+    }
+
+    /// Of whole pages of a file.
+    pub(super) fn part(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> io::Result<Mapping> {
+        let offset = libc::off_t::try_from(offset)
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let protection = match writable {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
@@ -79,11 +92,11 @@ impl Mapping {
                 protection,
                 libc::MAP_SHARED,
                 fd.as_raw_fd(),
-                0,
+                offset,
             )
         };
         if base == libc::MAP_FAILED {
-            return Err(during("mmap of a memory file", io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         }
         let mapping = Mapping {
             base: NonNull::new(base.cast()).ok_or(io::ErrorKind::Unsupported)?,

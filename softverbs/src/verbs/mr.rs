@@ -3,20 +3,31 @@
 use super::context::{Pd, context, pd};
 use super::{fail, null, rc};
 use crate::faults::{self, Verb};
-use crate::region::RegionCore;
+use crate::os::dmabuf::DmabufMapping;
+use crate::region::{LOCAL_WRITE, RegionCore};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::*;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 #[repr(C)]
 struct Mr {
     mr: ibv_mr,
     region: RegionCore,
+    /// What of a dmabuf this device maps. Goes after the region.
+    _mapping: Option<DmabufMapping>,
+}
+
+/// What is to be registered.
+enum Memory<'a> {
+    Mapped(*mut c_void),
+    Dmabuf { fd: BorrowedFd<'a>, offset: u64 },
 }
 
 unsafe fn register(
     parent: *mut ibv_pd,
-    addr: *mut c_void,
+    of: Memory<'_>,
     length: usize,
     iova: u64,
     access: u32,
@@ -24,30 +35,42 @@ unsafe fn register(
     // SAFETY: module invariant of `verbs`.
     let (context, pd): (_, &Pd) = unsafe { (context((*parent).context), pd(parent)) };
     let made = fail(Verb::RegMr).and_then(|()| {
-        RegionCore::register(
-            context.process,
-            pd.id,
-            addr as u64,
-            length as u64,
-            iova,
-            access,
-        )
+        let (addr, mapping) = match of {
+            Memory::Mapped(addr) => (addr as u64, None),
+            Memory::Dmabuf { fd, offset } => {
+                let writable = access & LOCAL_WRITE != 0;
+                let mapping = DmabufMapping::new(fd, offset, length, writable)?;
+                (mapping.addr(), Some(mapping))
+            }
+        };
+        let (process, length) = (context.process, length as u64);
+        let region = RegionCore::register(process, pd.id, addr, length, iova, access)?;
+        Ok((region, mapping))
     });
     match made {
         Err(error) => null(&error),
-        Ok(region) => {
+        Ok((region, _mapping)) => {
             pd.users.fetch_add(1, Ordering::Relaxed);
             let mr = ibv_mr {
                 // SAFETY: module invariant of `verbs`.
                 context: unsafe { (*parent).context },
                 pd: parent,
-                addr,
+                addr: match of {
+                    Memory::Mapped(addr) => addr,
+                    // As libibverbs has it.
+                    Memory::Dmabuf { offset, .. } => offset as *mut c_void,
+                },
                 length,
                 handle: region.key >> 8,
                 lkey: region.key,
                 rkey: region.key,
             };
-            Box::into_raw(Box::new(Mr { mr, region })).cast()
+            let made = Mr {
+                mr,
+                region,
+                _mapping,
+            };
+            Box::into_raw(Box::new(made)).cast()
         }
     }
 }
@@ -59,7 +82,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
-    unsafe { register(pd, addr, length, addr as u64, access as u32) }
+    unsafe { register(pd, Memory::Mapped(addr), length, addr as u64, access as u32) }
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova(
@@ -70,7 +93,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
-    unsafe { register(pd, addr, length, iova, access as u32) }
+    unsafe { register(pd, Memory::Mapped(addr), length, iova, access as u32) }
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova2(
@@ -81,7 +104,24 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: module invariant of `verbs`.
-    unsafe { register(pd, addr, length, iova, access) }
+    unsafe { register(pd, Memory::Mapped(addr), length, iova, access) }
+}
+
+pub(super) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if fd < 0 {
+        return null(&io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the caller's, and open during the call; if it is not, the kernel says so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // SAFETY: module invariant of `verbs`.
+    unsafe { register(pd, Memory::Dmabuf { fd, offset }, length, iova, access as u32) }
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(plain: *mut ibv_mr) -> c_int {

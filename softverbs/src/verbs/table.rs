@@ -49,7 +49,7 @@ static API: Api = Api {
     ibv_reg_mr_iova: Some(mr::reg_mr_iova),
     ibv_reg_mr_iova2: Some(mr::reg_mr_iova2),
     ibv_rereg_mr: Some(unsupported::rereg_mr),
-    ibv_reg_dmabuf_mr: None,
+    ibv_reg_dmabuf_mr: Some(mr::reg_dmabuf_mr),
     ibv_get_device_index: Some(context::get_device_index),
     ibv_get_pkey_index: Some(unsupported::get_pkey_index),
     ibv_is_fork_initialized: Some(unsupported::is_fork_initialized),
