@@ -64,6 +64,7 @@ mod lock;
 pub mod memory;
 mod os;
 mod peer;
+pub mod pending;
 mod process;
 mod qp;
 mod qp_state;

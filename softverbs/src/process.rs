@@ -291,10 +291,15 @@ impl Process {
         srqs.retain(|s| !std::ptr::eq(s.as_ptr(), srq));
     }
 
+    /// Shared receive queues that live.
+    pub fn srqs(&self) -> Vec<Arc<SrqCore>> {
+        let srqs = self.srqs.lock();
+        srqs.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Tells of shared receive queues that have fallen below their limit.
     pub fn check_limits(&self) {
-        let srqs = self.srqs.lock().clone();
-        for srq in srqs.iter().filter_map(Weak::upgrade) {
+        for srq in self.srqs() {
             srq.check_limit();
         }
     }

@@ -14,6 +14,7 @@ pub(crate) use post::{post_all, post_send};
 use crate::datagram::{self, Outboxes};
 use crate::execute::{Outcome, Reason, Work, execute_stored};
 use crate::link::{Link, rnr_timer};
+use crate::pending::Named;
 use crate::qp::{Caps, QpCore};
 use crate::qp_state::{Service, State};
 use crate::send_done::SendDone;
@@ -150,6 +151,17 @@ impl SendQueue {
     /// Whether posted work has not been executed.
     pub fn is_pending(&self) -> bool {
         self.next != self.head
+    }
+
+    /// The first request that has not been executed and names this memory: its id, and whether it is to write there.
+    pub fn find(&self, named: Named) -> Option<(u64, bool)> {
+        (self.next..self.head).find_map(|index| {
+            let slot = (index % self.depth as u64) as usize;
+            let stored = self.stored[slot].filter(|stored| stored.flags & INLINE == 0)?;
+            let sges = &self.sges[slot * self.max_sge..][..stored.sges as usize];
+            let writes = matches!(stored.op, Op::Read | Op::CompareSwap | Op::FetchAdd);
+            named.is_in(sges).then_some((stored.wr_id, writes))
+        })
     }
 
     /// Whether posted work can be executed, as far as draining is concerned.

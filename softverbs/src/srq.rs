@@ -10,6 +10,7 @@ use crate::device::MAX_QP_WR;
 use crate::events::AsyncEvents;
 use crate::layout::{QpAdvert, SrqAdvert};
 use crate::lock::Lock;
+use crate::pending::Named;
 use crate::process::Process;
 use crate::qp::{Caps, QpCore};
 use crate::recv::Entries;
@@ -384,6 +385,14 @@ impl SrqCore {
         state
             .outstanding()
             .any(|place| self.entries.names(place.slot as u64, key))
+    }
+
+    /// Whether an entry that has not completed is to be placed there.
+    pub fn holds(&self, named: Named) -> bool {
+        let state = self.state.lock();
+        state
+            .outstanding()
+            .any(|place| named.is_in_entry(&self.entries, place.slot as u64))
     }
 
     /// How many were ever taken, and how many are left.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::Location;
+use verbs::PendingWork;
 
 /// Something that went wrong with a buffer. Addresses are of its first byte; the places are those where it was allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,18 @@ pub enum Finding {
         len: usize,
         /// The first byte that was written, from the start of the buffer.
         offset: usize,
+        /// Where it was allocated.
+        site: &'static Location<'static>,
+    },
+    /// A buffer was freed while a work request names it that the device is not done with: it was posted by `unsafe` code that does not keep the buffer. Only
+    /// the user-space device tells; what hardware does is seen when it writes ([`WrittenAfterFree`](Finding::WrittenAfterFree)).
+    FreedInFlight {
+        /// Address of the buffer.
+        addr: usize,
+        /// Its length in bytes.
+        len: usize,
+        /// The work request.
+        work: PendingWork,
         /// Where it was allocated.
         site: &'static Location<'static>,
     },
@@ -71,6 +84,19 @@ impl fmt::Display for Finding {
                 f,
                 "byte {offset} of a buffer of {len} bytes at {addr:#x} was written after it was freed (allocated at {site}): a \
                  device still owns it, a peer has a key to it, or a pointer was kept"
+            ),
+            Finding::FreedInFlight {
+                addr,
+                len,
+                work,
+                site,
+            } => write!(
+                f,
+                "a buffer of {len} bytes at {addr:#x} was freed while a device still owns it (allocated at {site}): work request {:#x} of queue \
+                 pair {} is to {} it",
+                work.wr_id,
+                work.qp_num,
+                if work.writes { "write" } else { "read" },
             ),
             Finding::DoubleFree {
                 addr,

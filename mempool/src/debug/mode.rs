@@ -10,6 +10,11 @@ use std::env;
 /// buffer was allocated is remembered. What is found ([`Finding`]) is reported, to stderr unless
 /// [told otherwise](DebugMode::report), and counted by [`Pool::findings`](crate::Pool::findings). It is slow: microseconds per allocation.
 ///
+/// A device that still owns a buffer which is freed is found in two ways. The user-space device is asked, so it does not matter whether it would
+/// read or write; with `VERBATIM_ASYNC` it works late, as hardware does, and more is found. Hardware cannot be asked: what it writes
+/// into a freed buffer is found before the memory is used again, that it reads one cannot be seen. Safe code cannot
+/// do either, as queues own what is in flight.
+///
 /// A pool is in debug mode if [its builder says so](crate::PoolBuilder::debug). If the builder says nothing, the environment decides: `VERBATIM_POOL_DEBUG=1`
 /// turns it on, a larger number as well and says how many freed buffers are kept out of use, and `0` is off. If that says nothing
 /// either, it is on in programs built with the feature `debug`.

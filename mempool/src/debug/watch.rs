@@ -137,6 +137,8 @@ impl Shared {
             return watch.report(&Finding::DoubleFree { addr, site });
         };
         drop(notes);
+        // SAFETY: as above; it was live, so the caller is the holder.
+        self.look_for_owner(watch, unsafe { slab.as_ref() }, &note);
         // SAFETY: it was live, so the caller is the holder.
         if let Some(bytes) = unsafe { bytes_of(slab) } {
             let guard = &bytes[note.len.min(bytes.len())..];
@@ -168,6 +170,23 @@ impl Shared {
             .for_each(|(slab, note)| watch.check_freed(*slab, note));
         // SAFETY: out of quarantine, so they are ours.
         unsafe { self.give_back(out.into_iter().map(|(slab, _)| slab)) };
+    }
+
+    /// Asks the devices whether they are done with a buffer that is being freed.
+    fn look_for_owner(&self, watch: &Watch, slab: &Slab, note: &Note) {
+        let lkeys = slab.run().chunk().arena.lkeys();
+        let found = self.pds.iter().zip(lkeys).find_map(|(pd, lkey)| {
+            let addr = slab.addr.as_ptr();
+            pd.context().pending_work(*lkey, addr, note.len)
+        });
+        if let Some(work) = found {
+            watch.report(&Finding::FreedInFlight {
+                addr: note.addr,
+                len: note.len,
+                work,
+                site: note.site,
+            });
+        }
     }
 
     /// Moves what is kept out of use to `out`, after checks.
