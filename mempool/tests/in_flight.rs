@@ -96,7 +96,10 @@ fn owners() -> Vec<(u64, bool)> {
 #[test]
 fn a_buffer_that_is_to_be_read_is_found_when_it_is_freed() {
     let mut queue = Loop::new();
-    let (buf, other) = (queue.pool.alloc(LEN).unwrap(), queue.pool.alloc(LEN).unwrap());
+    let (buf, other) = (
+        queue.pool.alloc(LEN).unwrap(),
+        queue.pool.alloc(LEN).unwrap(),
+    );
     // There is no receive for it, so it waits.
     queue.post_raw_send(&buf);
     drop(other);

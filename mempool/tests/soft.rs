@@ -1,9 +1,7 @@
 //! The pool on the user-space device: its buffers as segments of real work requests.
 #![cfg(not(loom))]
 
-use mempool::{
-    Budget, BudgetKind, Buf, HugePageUse, HugePages, Kind, Pool, PoolError, SgList, sg,
-};
+use mempool::{Budget, BudgetKind, Buf, HugePageUse, HugePages, Kind, Pool, PoolError, SgList, sg};
 use std::time::{Duration, Instant};
 use verbs::{
     Access, Completion, Cq, Device, Gather, Pd, RecvQueue, RemoteRegion, SendQueue, WcError,

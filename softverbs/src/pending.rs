@@ -36,8 +36,7 @@ impl Named {
     }
 
     pub fn is_in(&self, sges: &[ibv_sge]) -> bool {
-        sges.iter()
-            .any(|s| self.overlaps(s.addr, s.length, s.lkey))
+        sges.iter().any(|s| self.overlaps(s.addr, s.length, s.lkey))
     }
 
     pub fn is_in_entry(&self, entries: &Entries, index: u64) -> bool {
@@ -60,11 +59,15 @@ pub fn find(lkey: u32, addr: u64, len: u64) -> Option<Pending> {
     };
     let of_qps = process.qps().into_iter().find_map(|qp| of(&qp, named));
     of_qps.or_else(|| {
-        process.srqs().iter().any(|srq| srq.holds(named)).then_some(Pending {
-            qp_num: 0,
-            wr_id: 0,
-            writes: true,
-        })
+        process
+            .srqs()
+            .iter()
+            .any(|srq| srq.holds(named))
+            .then_some(Pending {
+                qp_num: 0,
+                wr_id: 0,
+                writes: true,
+            })
     })
 }
 

@@ -40,6 +40,7 @@ verbs-scope      verbatim-verbs  scope      rxe0  rxe0
 verbs-shared     verbatim-verbs  shared_recv  rxe0  rxe0
 verbs-small      verbatim-verbs  small      rxe0  rxe0
 verbs-unreliable verbatim-verbs  unreliable  rxe0  rxe0  $(skip failed_is_recovered)
+pool-calls       verbatim-mempool  calls    rxe0  rxe0  --nocapture
 rpc-echo         verbatim-rpc    echo       rxe0  rxe0
 rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1
 rpc-one-way      verbatim-rpc    one_way    rxe0  rxe0  --skip million

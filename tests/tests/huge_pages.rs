@@ -7,9 +7,7 @@ use std::os::fd::AsRawFd;
 use verbatim_tests::{
     Block, HugePages, Link, Side, fill, is_pattern, memory_files, second_process,
 };
-use verbs::{
-    Access, Device, HugePageSize, Memory, MemoryFile, MemoryKind, Mmap, Pd, RemoteRegion,
-};
+use verbs::{Access, Device, HugePageSize, Memory, MemoryFile, MemoryKind, Mmap, Pd, RemoteRegion};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = HugePageSize::Mib2.bytes();
@@ -60,10 +58,7 @@ fn files_of_huge_pages_are_huge_and_whole() {
     );
     let text = e.to_string();
     assert!(text.contains("/proc/sys/vm/nr_hugepages"), "{text}");
-    assert!(
-        text.contains("/sys/devices/system/node/node<N>"),
-        "{text}"
-    );
+    assert!(text.contains("/sys/devices/system/node/node<N>"), "{text}");
     // One is enough for a map of its own.
     drop(Mmap::huge(1, HugePageSize::Mib2).unwrap());
     drop(file);
@@ -90,7 +85,11 @@ fn arenas_are_of_huge_pages_as_long_as_there_are_any() {
     assert_eq!(stats.huge_pages, HugePageUse::SetAside, "{stats}");
     assert_eq!(stats.kind(Kind::Private).huge_bytes, 4 << 20);
     assert!(stats.to_string().contains("huge pages: yes"), "{stats}");
-    assert!(pool.picture().contains("] of huge pages"), "{}", pool.picture());
+    assert!(
+        pool.picture().contains("] of huge pages"),
+        "{}",
+        pool.picture()
+    );
 
     // The next one does without, and says why.
     let receive = (BudgetKind::Receive, Kind::Receive);
@@ -168,8 +167,8 @@ fn peers_map_huge_pages_as_their_kind_allows() {
     match second_process("peers_map_huge_pages_as_their_kind_allows") {
         Side::Child(mut control) => {
             let mut link: Link = Link::new(&mut control, 8);
-            let [readable, exposed] =
-                [(); 2].map(|()| RemoteRegion::from_bytes(control.receive()[..].try_into().unwrap()));
+            let [readable, exposed] = [(); 2]
+                .map(|()| RemoteRegion::from_bytes(control.receive()[..].try_into().unwrap()));
             let room: Block = link.pd.register(vec![0; TEXT.len()]).unwrap();
             link.tx.read(room, readable).signaled().post().unwrap();
             assert_eq!(&link.sent()[..], TEXT);
@@ -197,7 +196,10 @@ fn peers_map_huge_pages_as_their_kind_allows() {
             unsafe { std::ptr::copy_nonoverlapping(TEXT.as_ptr(), readable.as_ptr(), TEXT.len()) };
             let text = link.pd.readable(readable).unwrap();
             let exposed = huge(2 * PAGE, MemoryKind::Exposed);
-            let cells = link.pd.expose_memory(exposed, Access::REMOTE_WRITE).unwrap();
+            let cells = link
+                .pd
+                .expose_memory(exposed, Access::REMOTE_WRITE)
+                .unwrap();
             let of_text = text.remote().slice(0..TEXT.len() as u64).unwrap();
             peer.control.send(of_text.to_bytes());
             peer.control.send(cells.remote().to_bytes());

@@ -8,7 +8,10 @@ use ibverbs_sys::ibv_send_wr;
 use crate::batch::{Batch, Chain};
 use crate::errno;
 use crate::qp::{Half, Limits, Sends};
-use crate::refusal::{check, check_mtu, check_segments, check_view, exceeds, failed, full, refuse, refuse_full, refuse_long, refuse_unconnected};
+use crate::refusal::{
+    check, check_mtu, check_segments, check_view, exceeds, failed, full, refuse, refuse_full,
+    refuse_long, refuse_unconnected,
+};
 use crate::sge::Size;
 use crate::template::{Segments, Template};
 use crate::way::Way;

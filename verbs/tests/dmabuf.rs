@@ -42,7 +42,10 @@ fn it_is_sent_received_into_and_reached_by_peers() {
     );
     let here = pd.register_dmabuf(&part(&from, 4100, 300), Access::LOCAL_WRITE);
     let here = here.unwrap();
-    assert_eq!((here.len(), here.iova() % 4096, here.remote()), (300, 4, None));
+    assert_eq!(
+        (here.len(), here.iova() % 4096, here.remote()),
+        (300, 4, None)
+    );
     let room = pd.register_dmabuf(&part(&to, 0, 9000), Access::LOCAL_WRITE);
     b.rx.post(room.unwrap()).unwrap();
     a.tx.send(here).signaled().post().unwrap();
@@ -52,7 +55,10 @@ fn it_is_sent_received_into_and_reached_by_peers() {
     let room = message.into_inner();
     let mut now = vec![0; 9000];
     to.read_exact_at(&mut now, 0).unwrap();
-    assert_eq!((&now[..300], &now[300..]), (&[b'f'; 300][..], &[b't'; 8700][..]));
+    assert_eq!(
+        (&now[..300], &now[300..]),
+        (&[b'f'; 300][..], &[b't'; 8700][..])
+    );
     drop(room);
 
     let theirs = pd.register_dmabuf(&part(&to, 8000, 1000), Access::REMOTE_WRITE);
@@ -64,7 +70,10 @@ fn it_is_sent_received_into_and_reached_by_peers() {
         .unwrap();
     drop(a.sent_one());
     to.read_exact_at(&mut now, 0).unwrap();
-    assert_eq!((now[8599], now[8600], now[8899], now[8900]), (b't', b'f', b'f', b't'));
+    assert_eq!(
+        (now[8599], now[8600], now[8899], now[8900]),
+        (b't', b'f', b'f', b't')
+    );
     // The key ends with the region, and the dmabuf comes back.
     assert_eq!(theirs.into_inner().unwrap().offset(), 8000);
 }
@@ -74,7 +83,9 @@ fn what_cannot_be_written_is_registered_for_reading_only() {
     let pd = domain();
     let file = file(&[7; 100], libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE);
     let memory = part(&file, 0, 100);
-    let e = pd.register_dmabuf(&memory, Access::LOCAL_WRITE).unwrap_err();
+    let e = pd
+        .register_dmabuf(&memory, Access::LOCAL_WRITE)
+        .unwrap_err();
     assert!(e.to_string().contains("ibv_reg_dmabuf_mr"), "{e}");
     let (mut a, mut b) = pair_of::<DmabufRegion, Buf>(&pd, |q| q);
     b.rx.post(room(&pd, 100)).unwrap();

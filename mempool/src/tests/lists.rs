@@ -189,6 +189,40 @@ fn a_full_list_of_buffers_to_fill_gives_the_next_back() {
     assert!(frozen.into_buf().is_err());
 }
 
+#[test]
+fn a_reader_goes_on_within_segments_and_across_them() {
+    let (pool, _) = user_pool(MIB);
+    let list = sg![
+        pool.alloc_from_slice(b"abc").unwrap(),
+        Buf::empty(),
+        pool.alloc_from_slice(b"defg").unwrap(),
+    ];
+    let bytes = list.copy_to_vec();
+    for first in 0..=bytes.len() {
+        for second in 0..=bytes.len() - first {
+            let mut reader = list.reader();
+            reader.advance(first);
+            reader.advance(second);
+            let at = first + second;
+            assert_eq!(reader.remaining(), bytes.len() - at);
+            // What lies together ends with its segment.
+            let end = if at < 3 { 3 } else { bytes.len() };
+            assert_eq!(reader.chunk(), &bytes[at..end], "{first} and {second}");
+            let mut rest = Vec::new();
+            reader.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, bytes[at..]);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "3 of 2 bytes")]
+fn a_reader_does_not_go_on_beyond_the_end() {
+    let (pool, _) = user_pool(MIB);
+    let list = sg![pool.alloc(1).unwrap(), pool.alloc(1).unwrap()];
+    list.reader().advance(3);
+}
+
 /// A list of such pieces: unique, frozen, or of one piece; some are neighbours.
 fn list_of(pool: &Pool, pieces: &[(u8, usize)]) -> SgList {
     let mut list = SgList::new();

@@ -36,9 +36,7 @@ impl Pages {
     fn flags(self) -> libc::c_uint {
         match self {
             Pages::Ordinary => 0,
-            Pages::Huge(page) => {
-                libc::MFD_HUGETLB | page.trailing_zeros() << libc::MFD_HUGE_SHIFT
-            }
+            Pages::Huge(page) => libc::MFD_HUGETLB | page.trailing_zeros() << libc::MFD_HUGE_SHIFT,
         }
     }
 }
@@ -67,8 +65,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
-        Mapping::part(fd, 0, len, writable)
-            .map_err(|error| during("mmap of a memory file", error))
+        Mapping::part(fd, 0, len, writable).map_err(|error| during("mmap of a memory file", error))
     }
 
     /// Of whole pages of a file.

@@ -121,7 +121,15 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     // SAFETY: the caller's, and open during the call; if it is not, the kernel says so.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     // SAFETY: module invariant of `verbs`.
-    unsafe { register(pd, Memory::Dmabuf { fd, offset }, length, iova, access as u32) }
+    unsafe {
+        register(
+            pd,
+            Memory::Dmabuf { fd, offset },
+            length,
+            iova,
+            access as u32,
+        )
+    }
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(plain: *mut ibv_mr) -> c_int {
