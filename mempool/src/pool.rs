@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 /// and unmapped with the last of them.
 ///
 /// A child of fork(2) does not inherit the memory: touching a buffer there is a fault (SIGSEGV), by intent.
+/// Dropping one there is between the child and its copy of the pool. Nothing else of a pool, nor of a device, may be used there; see [`verbs::fork_init`].
 pub struct Pool {
     pub(crate) shared: Arc<Shared>,
 }

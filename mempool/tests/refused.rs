@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 use mempool::{AllocError, ArenaError, Budget, BudgetKind, Pool};
+use parking_lot::Mutex;
 use softverbs::faults::{self, Fault, Verb};
 use verbs::{Device, Pd};
 
@@ -10,9 +11,42 @@ fn domain() -> Pd {
     device.alloc_pd().unwrap()
 }
 
+/// Faults are the process's, so tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Memory files that are mapped here.
+fn files() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("verbatim-memory").count()
+}
+
+/// The second of two devices refuses: the first has to let go of the memory too.
+#[test]
+fn registration_that_fails_with_another_device_leaves_nothing_behind() {
+    let _turn = TURN.lock();
+    let pool = Pool::builder(&domain()).also(&domain()).build().unwrap();
+    let (files_before, nth) = (files(), [2, 3, 4]);
+    // Of each try the second registration, as far as the tries go.
+    let refused = nth.map(|nth| {
+        let (verb, errno) = (Verb::RegMr, libc::ENOMEM);
+        faults::inject(Fault::Verb { verb, nth, errno })
+    });
+    let first = pool.alloc(1 << 20);
+    let failed = pool.stats().kind(mempool::Kind::Private).arenas_failed;
+    assert!(failed > 0, "the fault was met");
+    let arenas = pool.stats().kind(mempool::Kind::Private).arenas;
+    assert_eq!(files() - files_before, arenas, "what failed is not mapped");
+    drop((first, refused));
+    let buf = pool.alloc(1 << 20).unwrap();
+    assert_eq!(files() - files_before, 1);
+    drop((buf, pool));
+    assert_eq!(files(), files_before);
+}
+
 /// The device refuses the registration of the n-th arena: an error, and nothing is lost.
 #[test]
 fn registration_that_fails_at_the_nth_arena_is_an_error_and_nothing_is_lost() {
+    let _turn = TURN.lock();
     const MIB: u64 = 1 << 20;
     for n in 1..4u64 {
         let pd = domain();

@@ -147,6 +147,21 @@ fn a_read_fills_several_buffers() {
 }
 
 #[test]
+fn a_vector_is_copied_up_to_the_length_given_and_registered_where_it_lies_beyond() {
+    let queue = Loop::new();
+    for (len, copied) in [(0, true), (99, true), (100, true), (101, false)] {
+        let vec = vec![7; len];
+        let at = vec.as_ptr();
+        let made = queue.pool.try_from_vec(vec, &queue.pd, 100).unwrap();
+        assert_eq!(made.was_copied(), copied, "{len}");
+        assert_eq!(made.as_ref(), vec![7; len]);
+        if len > 0 {
+            assert_eq!(made.as_ref().as_ptr() != at, copied, "{len}");
+        }
+    }
+}
+
+#[test]
 fn a_vector_that_cannot_be_copied_or_registered_comes_back() {
     let queue = Loop::new();
     let poor = Pool::builder(&queue.pd)

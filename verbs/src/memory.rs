@@ -9,7 +9,7 @@
 /// | `Box<[u8]>`, `Vec<u8>` | the heap |
 /// | [`Mmap::anonymous`](crate::Mmap::anonymous) | whole pages, zeroed |
 /// | [`Mmap::huge`](crate::Mmap::huge) | huge pages, zeroed: fewer entries in the device's tables |
-/// | [`MemoryFile`](crate::MemoryFile) | a sealed memory file, which peers on `soft0` map instead of having bytes copied |
+/// | [`MemoryFile`](crate::MemoryFile) | a sealed memory file, of ordinary or huge pages, which peers on `soft0` map instead of having bytes copied |
 /// | [`StaticMemory`] | a `&'static mut [u8]` that was given away |
 ///
 /// Maps of ordinary files and memory shared with others do not qualify: others can write and truncate them.

@@ -22,6 +22,8 @@ const FREED: u8 = 0xdb;
 #[derive(Debug)]
 pub(crate) struct Watch {
     mode: DebugMode,
+    /// A forked child has this value too, and not the memory.
+    process: u32,
     notes: Mutex<Notes>,
 }
 
@@ -49,6 +51,7 @@ impl Watch {
     pub fn new(mode: DebugMode) -> Watch {
         Watch {
             mode,
+            process: std::process::id(),
             notes: Mutex::default(),
         }
     }
@@ -123,7 +126,8 @@ impl Shared {
     /// # Safety
     /// The caller is the holder of `slab`, or believes so in debug mode; the pool is kept alive.
     pub unsafe fn give_back_watched(&self, slab: NonNull<Slab>) {
-        let Some(watch) = &self.debug else {
+        let here = |watch: &&Watch| watch.process == std::process::id();
+        let Some(watch) = self.debug.as_ref().filter(here) else {
             // SAFETY: the caller's promise.
             return unsafe { self.give_back([slab]) };
         };
