@@ -112,7 +112,8 @@ fn child() {
         .unwrap()
         .alloc_pd()
         .unwrap();
-    let pool = Pool::builder(&pd).build().unwrap();
+    // As it is used; in debug mode each free is a look around.
+    let pool = Pool::builder(&pd).debug(None).build().unwrap();
     let mut queue = Loop::new(&pd, &pool);
     const LENS: [usize; 4] = [64, 4096, 60_000, 1 << 20];
     // What is used for the first time is not what this is about.

@@ -1,7 +1,7 @@
 //! What the system is asked for beside memory: that children do not inherit it, and where it lies.
 #![cfg(not(loom))]
 
-use mempool::{Kind, NumaPlacement, Pool};
+use mempool::{DebugMode, Kind, NumaPlacement, Pool};
 use verbs::{Device, Pd};
 
 fn domain() -> Pd {
@@ -41,7 +41,12 @@ fn a_child_does_not_inherit_the_memory() {
 /// What a child may do with buffers is to give them up, as its destructors will: that is between it and its copy of the pool.
 #[test]
 fn a_child_may_drop_what_it_inherited() {
-    let pool = Pool::builder(&domain()).build().unwrap();
+    for mode in [None, Some(DebugMode::new())] {
+        a_child_drops(&Pool::builder(&domain()).debug(mode).build().unwrap());
+    }
+}
+
+fn a_child_drops(pool: &Pool) {
     let (one, large) = (pool.alloc(4096).unwrap(), pool.alloc(3 << 20).unwrap());
     let (head, tail) = pool.alloc(100).unwrap().split_at(10);
     let mine = [one, large, head, tail];
@@ -64,6 +69,7 @@ fn a_child_may_drop_what_it_inherited() {
     let live: usize = pool.stats().classes.iter().map(|c| c.live).sum();
     assert_eq!((live, pool.stats().kind(Kind::Private).large), (2, 1));
     drop(mine);
+    assert_eq!(pool.findings(), 0, "and gives up what is kept out of use");
     let live: usize = pool.stats().classes.iter().map(|c| c.live).sum();
     assert_eq!((live, pool.stats().kind(Kind::Private).large), (0, 0));
 }
