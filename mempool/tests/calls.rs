@@ -235,7 +235,9 @@ impl Loop {
 fn follow() -> Option<Vec<Calls>> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([NAME, "--exact", "--nocapture", "--test-threads=1"]);
-    let mut child = command.env(CHILD, "1").spawn().unwrap();
+    command.env(CHILD, "1");
+    #[allow(clippy::zombie_processes, reason = "waited for by waitpid")]
+    let mut child = command.spawn().unwrap();
     let mut parts: Vec<Calls> = Vec::new();
     // Whether a part is being counted.
     let mut counting = false;

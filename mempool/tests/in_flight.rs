@@ -86,7 +86,7 @@ fn owners() -> Vec<(u64, bool)> {
             let text = finding.to_string();
             assert!(text.contains("a device still owns it"), "{text}");
             assert!(text.contains("in_flight.rs"), "{text}");
-            (work.wr_id & 0xffff_ffff_ffff, work.writes)
+            (work.raw_id.expect("posted raw"), work.writes)
         }
         other => panic!("{other}"),
     };

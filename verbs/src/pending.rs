@@ -1,6 +1,8 @@
 //! Who still works on memory, where the device can tell.
 
 use crate::{Context, LKey};
+#[cfg(feature = "soft")]
+use crate::{ring, tags::RAW_TAG};
 
 /// A work request that the device is not done with. See [`Context::pending_work`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,8 +10,9 @@ use crate::{Context, LKey};
 pub struct PendingWork {
     /// Number of the queue pair; 0 for a shared receive queue.
     pub qp_num: u32,
-    /// The id that the device knows it by. That of work posted [raw](crate::SendQueue::post_raw) has the caller's in its lower 48 bits.
-    pub wr_id: u64,
+    /// Of work posted [raw](crate::SendQueue::post_raw) the lower 48 bits of its id, as in [`RawCompletion`](crate::RawCompletion); of work
+    /// of a queue's own none.
+    pub raw_id: Option<u64>,
     /// Whether the device is to write the memory, or only to read it.
     pub writes: bool,
 }
@@ -25,7 +28,7 @@ impl Context {
             let found = softverbs::pending::find(lkey.0, addr.addr() as u64, len as u64)?;
             return Some(PendingWork {
                 qp_num: found.qp_num,
-                wr_id: found.wr_id,
+                raw_id: (ring::tag(found.wr_id) == RAW_TAG).then(|| ring::seq(found.wr_id)),
                 writes: found.writes,
             });
         }

@@ -18,7 +18,8 @@ fn work_is_pending_until_it_is_done() {
     // There is no receive for it.
     a.tx.send(data).signaled().post().unwrap();
     let work = pending(1).unwrap();
-    assert_eq!((work.qp_num, work.writes), (a.tx.qp_num(), false));
+    let found = (work.qp_num, work.writes, work.raw_id);
+    assert_eq!(found, (a.tx.qp_num(), false, None));
     let end = at.wrapping_add(10_000);
     assert_eq!(ctx.pending_work(key, end, 1), None, "directly behind");
     assert_eq!(ctx.pending_work(key, end.wrapping_sub(1), 1), Some(work));

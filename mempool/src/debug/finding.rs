@@ -92,9 +92,10 @@ impl fmt::Display for Finding {
                 site,
             } => write!(
                 f,
-                "a buffer of {len} bytes at {addr:#x} was freed while a device still owns it (allocated at {site}): work request {:#x} of queue \
-                 pair {} is to {} it",
-                work.wr_id,
+                "a buffer of {len} bytes at {addr:#x} was freed while a device still owns it (allocated at {site}): work request {} of \
+                 queue pair {} is to {} it",
+                work.raw_id
+                    .map_or("of a queue's own".to_owned(), |id| id.to_string()),
                 work.qp_num,
                 if work.writes { "write" } else { "read" },
             ),
