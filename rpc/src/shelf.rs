@@ -96,6 +96,29 @@ pub fn rest_is_right(rest: &[u8], checksum: u64) -> bool {
     xxh3_64_with_seed(rest, 0) == checksum
 }
 
+/// A whole entry with this message, of which a first READ fetches `head` bytes.
+#[cfg(feature = "fuzzing")]
+pub fn entry(message: &[u8], generation: u32, head: usize) -> Vec<u8> {
+    let stamp = stamp(generation, message.len() as u32);
+    let mut out = stamp.to_le_bytes().to_vec();
+    for sum in checksums(message, head, stamp) {
+        out.extend(sum.to_le_bytes());
+    }
+    out.extend_from_slice(message);
+    out
+}
+
+/// Of as much of a message as a first READ fetches, and of the rest.
+#[inline]
+fn checksums(message: &[u8], head: usize, stamp: u64) -> [u64; 2] {
+    let (first, rest) = message.split_at(message.len().min(head));
+    let of_rest = match rest {
+        [] => 0,
+        rest => xxh3_64_with_seed(rest, 0),
+    };
+    [xxh3_64_with_seed(first, stamp), of_rest]
+}
+
 /// A server's shelf for one client.
 #[derive(Debug)]
 pub struct Shelf {
@@ -172,16 +195,9 @@ impl Shelf {
             debug_assert!(false, "longer than an entry");
             return;
         };
-        let (first, rest) = message[..len].split_at(len.min(head));
-        let words = [
-            // No stamp of any use of a slot, until all else is there.
-            0,
-            xxh3_64_with_seed(first, stamp),
-            match rest {
-                [] => 0,
-                rest => xxh3_64_with_seed(rest, 0),
-            },
-        ];
+        let [first, rest] = checksums(&message[..len], head, stamp);
+        // No stamp of any use of a slot, until all else is there.
+        let words = [0, first, rest];
         for (out, word) in front.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *out = word.to_le_bytes();
         }

@@ -42,7 +42,7 @@ pub struct Listing {
 
 impl Listing {
     /// Of a service's name and methods, in any order.
-    pub(super) fn new(name: &str, mut offers: Vec<Offer>) -> Listing {
+    pub(crate) fn new(name: &str, mut offers: Vec<Offer>) -> Listing {
         offers.sort_unstable();
         Listing {
             name: name.to_owned(),
@@ -72,7 +72,7 @@ impl Listing {
     }
 
     /// The bytes of a reply. Of a long name, the first 255 bytes.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let name = &self.name[..self.name.floor_char_boundary(255)];
         let mut out = vec![FORMAT, name.len() as u8];
         out.extend_from_slice(name.as_bytes());

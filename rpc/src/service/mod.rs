@@ -80,4 +80,4 @@ pub use postcard::Postcard;
 pub use received::Received;
 
 #[cfg(all(feature = "fuzzing", feature = "serde", feature = "zerocopy"))]
-pub(crate) use frame::Frame;
+pub(crate) use frame::{Frame, encode as frame_bytes};

@@ -1,0 +1,4 @@
+//! Counters of credits, in any order.
+#![no_main]
+
+verbatim_rpc_fuzz::target!(credits);

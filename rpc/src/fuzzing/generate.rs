@@ -1,0 +1,373 @@
+//! Bytes for [`TARGETS`](super::TARGETS), the same for the same seed: valid ones, and such that were valid before they were bent.
+
+use super::{Target, ring_contents as ring_target, said};
+use crate::handshake::{
+    Frame, Goodbye, Limits, PUSHED_INTO_RING, Refusal, RefusalCode, ReplyPath, Welcome,
+};
+use crate::ring::span;
+use crate::setup;
+use crate::shelf;
+use crate::wire::{
+    HEADER_LEN, Header, Kind, MAX_PIECES, PIECE_LEN, Piece, PieceList, RELEASE_BYTES_MAX,
+    encode_release,
+};
+use verbs::{Endpoint, RKey, RemoteRegion};
+
+/// Numbers by SplitMix64.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// Whether something happens that happens once in `n` times.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// So many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        for chunk in out.chunks_mut(8) {
+            chunk.copy_from_slice(&self.word().to_le_bytes()[..chunk.len()]);
+        }
+        out
+    }
+
+    /// A number that is likely to be wrong: at an edge, or anywhere.
+    pub fn edge(&mut self) -> u64 {
+        let edges = [
+            0,
+            1,
+            2,
+            0x7f,
+            0x80,
+            0xff,
+            0x1ff,
+            0x200,
+            0x201,
+            0xfff,
+            0x1000,
+            0x1001,
+            0xffff,
+            0x1_0000,
+            1 << 30,
+            (1 << 30) + 1,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_ffff,
+            0x1_0000_0000,
+            i64::MAX as u64,
+            1 << 63,
+            u64::MAX - 4096,
+            u64::MAX,
+        ];
+        match self.below(3) {
+            0 => self.word() >> self.below(64),
+            _ => self.pick(&edges),
+        }
+    }
+}
+
+/// A case for a target: every fourth as it should be, every eighth of nothing but noise, all others bent.
+pub fn case(target: &Target, random: &mut Random) -> Vec<u8> {
+    if random.once_in(8) {
+        let len = random.below(300) as usize;
+        return random.bytes(len);
+    }
+    let mut bytes = (target.valid)(random);
+    if !random.once_in(4) {
+        for _ in 0..=random.below(3) {
+            bend(&mut bytes, random, target.valid);
+        }
+    }
+    bytes
+}
+
+/// Changes something.
+pub fn bend(bytes: &mut Vec<u8>, random: &mut Random, valid: fn(&mut Random) -> Vec<u8>) {
+    let at = random.below(bytes.len() as u64) as usize;
+    let end = at + random.below((bytes.len() - at) as u64 + 1) as usize;
+    match random.below(9) {
+        // A bit, a byte, a number at an edge in two, four or eight bytes.
+        0 if at < end => bytes[at] ^= 1 << random.below(8),
+        1 if at < end => bytes[at] = random.word() as u8,
+        2..=4 => {
+            let number = random.edge().to_le_bytes();
+            let width = random.pick(&[2, 4, 8]);
+            let at = at - at % width;
+            for (byte, new) in bytes.iter_mut().skip(at).zip(&number[..width]) {
+                *byte = *new;
+            }
+        }
+        // Too short, too long, or with a part that comes twice or not at all.
+        5 => bytes.truncate(at),
+        6 => {
+            let len = random.below(40) as usize;
+            bytes.extend(random.bytes(len));
+        }
+        7 => {
+            let part = bytes[at..end].to_vec();
+            let to = random.below(bytes.len() as u64 + 1) as usize;
+            bytes.splice(to..to, part);
+        }
+        8 => {
+            // Half of this and half of another.
+            let other = valid(random);
+            bytes.truncate(at);
+            bytes.extend(other.iter().skip(at));
+        }
+        _ => {
+            bytes.drain(at..end);
+        }
+    }
+}
+
+fn region(random: &mut Random, len: u64) -> RemoteRegion {
+    RemoteRegion {
+        addr: random.word() >> 20,
+        len,
+        rkey: RKey(random.word() as u32),
+    }
+}
+
+fn endpoint(random: &mut Random) -> Vec<u8> {
+    let mut bytes = b"vbE1".to_vec();
+    bytes.extend((random.below(1 << 24) as u32).to_le_bytes());
+    bytes.extend((random.below(1 << 24) as u32).to_le_bytes());
+    bytes.extend(random.bytes(18));
+    bytes.extend([1 + random.below(5) as u8, 1 + random.below(255) as u8]);
+    debug_assert_eq!(bytes.len(), Endpoint::LEN);
+    bytes
+}
+
+/// For [`control_stream`](super::control_stream): some frames.
+pub fn control_stream(random: &mut Random) -> Vec<u8> {
+    let limits: Limits = setup::LIMITS.clamped();
+    let mut out = Vec::new();
+    for _ in 0..=random.below(3) {
+        let mut said = said(&limits);
+        let frame = match random.below(4) {
+            0 => {
+                said.endpoint = endpoint(random);
+                said.window = random.pick(&[16, 17, 64, 4096]);
+                said.inline_limit = random.pick(&[512, 4096, 65_536]);
+                said.request_paths = random.pick(&[1, 2, 3]);
+                said.reply_paths = random.pick(&[1, 2, 3, 8, 16, 27]);
+                let size = limits.ring_size(said.window, said.inline_limit);
+                said.ring = Some(region(random, size));
+                Frame::Hello(said)
+            }
+            1 => {
+                let request_path = random.below(2) as u8;
+                let reply_path = random.pick(&[0, 1, 3, 4]);
+                let window = random.pick(&[16, 64]);
+                let slots = 1 + random.below(4) as u32;
+                let ring = limits.ring_size(window, said.inline_limit);
+                let shelf = shelf::size(slots, said.inline_limit);
+                let fetch = ReplyPath::from_u8(reply_path).is_some_and(ReplyPath::has_shelf);
+                Frame::Welcome(Welcome {
+                    request_path,
+                    reply_path,
+                    window,
+                    inline_limit: said.inline_limit,
+                    slots,
+                    max_message: said.max_message,
+                    features: PUSHED_INTO_RING,
+                    endpoint: endpoint(random),
+                    ring: (request_path == 1).then(|| region(random, ring)),
+                    shelf: fetch.then(|| region(random, shelf)),
+                })
+            }
+            2 => Frame::Refuse(Refusal {
+                code: RefusalCode::Full,
+                text: "no room left".repeat(random.below(20) as usize),
+            }),
+            _ => Frame::Goodbye(Goodbye::Closing),
+        };
+        out.extend(frame.encode());
+    }
+    out
+}
+
+/// A message with this header and as many bytes behind it as its length says.
+fn whole(mut header: Header, pieces: &PieceList, inline: &[u8]) -> Vec<u8> {
+    header.inline_len = inline.len() as u32;
+    header.pieces = pieces.as_slice().len() as u16;
+    header.body_len = match header.pieces {
+        0 => inline.len() as u64,
+        _ => pieces.as_slice().iter().map(Piece::byte_len).sum(),
+    };
+    let mut out = vec![0; HEADER_LEN + usize::from(header.pieces) * PIECE_LEN];
+    if let Some((front, behind)) = out.split_first_chunk_mut() {
+        header.encode(front);
+        pieces.encode(behind);
+    }
+    out.extend_from_slice(inline);
+    out
+}
+
+/// A message of at most so many inline bytes, with this counter.
+fn message_of(random: &mut Random, kind: Kind, most: u64, credit: u32) -> Vec<u8> {
+    let mut header = Header::new(kind);
+    header.credit = credit;
+    if kind.is_control() {
+        if kind == Kind::Credit {
+            return whole(header, &PieceList::new(), &[]);
+        }
+        let slots: Vec<u32> = (0..random.below(9))
+            .map(|_| random.below(64) as u32)
+            .collect();
+        let mut bitmap = [0; RELEASE_BYTES_MAX];
+        let len = encode_release(slots, &mut bitmap);
+        return whole(header, &PieceList::new(), &bitmap[..len]);
+    }
+    header.method = random.below(16) as u16;
+    header.slot.index = random.below(64) as u32;
+    header.slot.generation = random.word() as u32;
+    header.remaining_us = random.edge() as u32;
+    let mut pieces = PieceList::new();
+    let len = random.below(most + 1);
+    if random.once_in(3) {
+        let mut left = len as u32;
+        for _ in 0..random.below(MAX_PIECES as u64 / 2) {
+            let _ = pieces.push(Piece::Remote {
+                addr: random.word() >> 20,
+                len: 1 + random.below(1 << 20),
+                key: random.word() as u32,
+            });
+            let inline = random.below(u64::from(left) + 1) as u32;
+            if inline > 0 && pieces.push(Piece::Inline { len: inline }) {
+                left -= inline;
+            }
+        }
+        if left > 0 {
+            let _ = pieces.push(Piece::Inline { len: left });
+        }
+    }
+    let inline = random.bytes(len as usize);
+    whole(header, &pieces, &inline)
+}
+
+/// For [`message`](super::message).
+pub fn message(random: &mut Random) -> Vec<u8> {
+    let kind = random.pick(&[
+        Kind::Request,
+        Kind::Reply,
+        Kind::Error,
+        Kind::NotStarted,
+        Kind::Credit,
+        Kind::Release,
+    ]);
+    let most = random.pick(&[0, 64, 64, 600]);
+    let credit = random.word() as u32;
+    message_of(random, kind, most, credit)
+}
+
+/// For [`release`](super::release).
+pub fn release(random: &mut Random) -> Vec<u8> {
+    let len = random.pick(&[1, 8, 64, RELEASE_BYTES_MAX as u64 + 1]);
+    let len = random.below(len + 1) as usize;
+    random.bytes(len)
+}
+
+/// For [`ring_contents`](super::ring_contents): messages, written one behind the other, in parts and in any order of these, and
+/// completed; in between other places are written over.
+pub fn ring_contents(random: &mut Random) -> Vec<u8> {
+    let size = ring_target::size();
+    let mut out = Vec::new();
+    let write = |out: &mut Vec<u8>, at: u64, bytes: &[u8]| {
+        out.push(ring_target::WRITE);
+        out.extend((at as u16).to_le_bytes());
+        out.push(bytes.len() as u8);
+        out.extend_from_slice(bytes);
+    };
+    let mut at = 0;
+    for n in 0..=random.below(12) {
+        let kind = random.pick(&[Kind::Request, Kind::Request, Kind::Credit, Kind::Release]);
+        let most = random.pick(&[16, 200, u64::from(ring_target::INLINE)]);
+        let credit = ring_target::WINDOW + random.below(n + 1).min(1) as u32;
+        let message = message_of(random, kind, most, credit.min(ring_target::WINDOW));
+        let room = span(message.len() as u64);
+        if at + room > size {
+            at = 0;
+        }
+        let mut parts: Vec<(u64, &[u8])> = Vec::new();
+        let mut offset = at;
+        for part in message.chunks(1 + random.below(255) as usize) {
+            parts.push((offset, part));
+            offset += part.len() as u64;
+        }
+        if random.once_in(2) {
+            parts.reverse();
+        }
+        for (at, part) in parts {
+            write(&mut out, at, part);
+        }
+        at += room;
+        if random.once_in(2) {
+            // What comes after this message is not looked at yet.
+            let len = random.below(32) as usize;
+            let noise = random.bytes(len);
+            write(&mut out, at % size, &noise);
+        }
+        out.push(ring_target::COMPLETE);
+        out.extend((message.len() as u16).to_le_bytes());
+    }
+    out
+}
+
+/// For [`shelf_entry`](super::shelf_entry).
+pub fn shelf_entry(random: &mut Random) -> Vec<u8> {
+    let message = message(random);
+    let generation = random.word() as u32;
+    let head = random.below(message.len() as u64 * 2 + 1) as u16;
+    let mut out = generation.to_le_bytes().to_vec();
+    out.extend(head.to_le_bytes());
+    out.extend(shelf::entry(&message, generation, head.into()));
+    out
+}
+
+/// For [`credits`](super::credits).
+pub fn credits(random: &mut Random) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut counter = 64u32;
+    for n in 0..random.below(40) {
+        let class = random.below(4) as u8;
+        // A message goes out with each step; entries of some come back with the next.
+        counter += u32::from(n > 0 && random.once_in(3));
+        out.push(class);
+        out.extend(counter.to_le_bytes());
+    }
+    out
+}
+
+#[cfg(any(feature = "serde", feature = "zerocopy"))]
+pub use typed::service_listing;
+#[cfg(all(feature = "serde", feature = "zerocopy"))]
+pub use typed::service_message;
+
+#[cfg(any(feature = "serde", feature = "zerocopy"))]
+mod typed;
