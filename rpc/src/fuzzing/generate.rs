@@ -350,6 +350,11 @@ pub fn shelf_entry(random: &mut Random) -> Vec<u8> {
     out
 }
 
+/// An entry of a shelf with this message, of which a first READ fetches `head` bytes.
+pub fn entry(message: &[u8], generation: u32, head: usize) -> Vec<u8> {
+    shelf::entry(message, generation, head)
+}
+
 /// For [`credits`](super::credits).
 pub fn credits(random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();

@@ -18,6 +18,7 @@ mod host;
 mod offender;
 mod servers;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How many cases of each side: `of` in an ordinary run.
@@ -36,14 +37,22 @@ fn limit(cases: u64) -> Duration {
     common::hang() + Duration::from_millis(10) * cases as u32 * common::slowness()
 }
 
+/// One at a time: what a process holds is counted.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_server_whose_clients_do_what_they_like() {
-    let cases = cases(20_000);
+    let _alone = alone();
+    let cases = cases(12_000);
     common::bounded_by(limit(cases), move || clients::soak(seed(), cases));
 }
 
 #[test]
 fn a_client_whose_server_does_what_it_likes() {
-    let cases = cases(4_000);
+    let _alone = alone();
+    let cases = cases(3_000);
     common::bounded_by(limit(cases), move || servers::soak(seed(), cases));
 }

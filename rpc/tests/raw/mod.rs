@@ -1,5 +1,7 @@
-//! A client made of bare verbs, which got through the handshake and now says what it likes.
+//! A client made of bare verbs, which got through the handshake and now says what it likes; [`server`] is its counterpart.
 #![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod server;
 
 use crate::common::*;
 use rpc::ServerHandle;
