@@ -1,7 +1,7 @@
 //! A server with clients that do what they like, beside some that behave.
 
 use crate::common::*;
-use crate::host::{Canaries, Host};
+use crate::host::{Canaries, Host, hold_again, holds};
 use crate::offender::{Known, Offender, Tally};
 use rpc::fuzzing::Random;
 use rpc::{Client, Code, Request, Responder, Server, ServerHandle};
@@ -72,7 +72,7 @@ pub fn soak(seed: u64, cases: u64) {
     unharmed(&mut bystanders(&server), &mut random);
     drop(Offender::new(&server, &mut random, &Known::default()));
     settled(&server);
-    let before = host.holds();
+    let before = holds(&[&host]);
     let mut others = bystanders(&server);
 
     let (known, start) = (Known::default(), Instant::now());
@@ -116,7 +116,7 @@ pub fn soak(seed: u64, cases: u64) {
         0,
         "the handler saw nothing that changed"
     );
-    host.holds_again(before);
+    hold_again(&[&host], &before);
     tally.had_everything();
 }
 

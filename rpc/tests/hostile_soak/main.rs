@@ -10,11 +10,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../host/mod.rs"]
+mod host;
 #[path = "../raw/mod.rs"]
 mod raw;
 
 mod clients;
-mod host;
 mod offender;
 mod servers;
 

@@ -1,6 +1,7 @@
-//! The process under attack: its memory, what nobody may touch in it, and what it holds.
+//! Memory of one side of a test, what nobody may touch in it, and what it and the process hold.
+#![allow(dead_code, reason = "each test uses its part")]
 
-use crate::common::*;
+use crate::common::{hang, memory, pattern};
 use mempool::{Budget, BudgetKind, Buf, Pool};
 use std::collections::{HashMap, HashSet};
 use std::thread;
@@ -33,54 +34,58 @@ impl Host {
 
     /// Bytes in buffers, by budget: user, receive, control.
     pub fn live(&self) -> [u64; 3] {
+        // What one thread frees of another's counts as in use until that one takes it in, or this is asked for.
+        self.pool.trim();
         let stats = self.pool.stats();
         BudgetKind::ALL.map(|kind| {
             let budget = stats.budget(kind);
             budget.in_use - budget.stocked
         })
     }
+}
 
-    /// What it holds: bytes in buffers, and what the process does: descriptors, and memory files that are mapped. Both without
-    /// the arenas of pools, which are kept.
-    pub fn holds(&self) -> Held {
-        let arenas = |pool: &Pool| -> usize {
-            let kinds = pool.stats().kinds;
-            kinds.iter().map(|kind| kind.arenas).sum()
-        };
-        let kept = arenas(&self.pool) + arenas(&memory().2);
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("a process sees its mappings");
-        let mapped: HashSet<&str> = maps
-            .lines()
-            .filter(|line| line.contains("/memfd:verbatim"))
-            .filter_map(|line| line.split_whitespace().nth(4))
-            .collect();
-        Held {
-            live: self.live(),
-            descriptors: descriptors().len() - kept,
-            mapped: mapped.len() - kept,
-        }
-    }
-
-    /// Waits until it holds again what it held before.
-    pub fn holds_again(&self, before: Held) {
-        let start = Instant::now();
-        while self.holds() != before {
-            assert!(
-                start.elapsed() < hang(),
-                "{:?}, not {before:?}; {:#?}",
-                self.holds(),
-                descriptors()
-            );
-            thread::yield_now();
-        }
+/// What these hold: bytes in buffers, and what the process does: descriptors, and memory files that are mapped. Both without the
+/// arenas of pools, which are kept.
+pub fn holds(hosts: &[&Host]) -> Held {
+    let live = hosts.iter().map(|host| host.live()).collect();
+    let arenas = |pool: &Pool| -> usize {
+        let kinds = pool.stats().kinds;
+        kinds.iter().map(|kind| kind.arenas).sum()
+    };
+    let kept: usize = hosts.iter().map(|host| arenas(&host.pool)).sum();
+    let kept = kept + arenas(&memory().2);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a process sees its mappings");
+    let mapped: HashSet<&str> = maps
+        .lines()
+        .filter(|line| line.contains("/memfd:verbatim"))
+        .filter_map(|line| line.split_whitespace().nth(4))
+        .collect();
+    Held {
+        live,
+        descriptors: descriptors().len() - kept,
+        mapped: mapped.len() - kept,
     }
 }
 
-/// See [`Host::holds`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Waits until they hold again what they held before.
+pub fn hold_again(hosts: &[&Host], before: &Held) {
+    let start = Instant::now();
+    while holds(hosts) != *before {
+        assert!(
+            start.elapsed() < hang() / 6,
+            "{:?}, not {before:?}; {:#?}",
+            holds(hosts),
+            descriptors()
+        );
+        thread::yield_now();
+    }
+}
+
+/// See [`holds`].
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// By budget: user, receive, control.
-    live: [u64; 3],
+    /// By host and budget: user, receive, control.
+    live: Vec<[u64; 3]>,
     descriptors: usize,
     mapped: usize,
 }
