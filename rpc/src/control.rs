@@ -2,19 +2,19 @@
 
 use crate::error::{Lost, Violation};
 use crate::handshake::{Accumulator, Frame, Goodbye, HandshakeError};
+use crate::stream::Stream;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 #[derive(Debug)]
 pub(crate) struct Control {
-    stream: TcpStream,
+    stream: Stream,
     frame: Accumulator,
 }
 
 impl Control {
     /// Takes over a connection after the handshake. It must be in non-blocking mode.
-    pub fn new(stream: TcpStream) -> Control {
+    pub fn new(stream: Stream) -> Control {
         Control {
             stream,
             frame: Accumulator::new(),
@@ -47,6 +47,7 @@ impl Control {
     pub fn goodbye(&mut self, why: Goodbye) {
         // A few bytes into an idle socket; if it is full or gone, its end says enough.
         let _ = self.stream.write(&Frame::Goodbye(why).encode());
+        self.stream.finish();
     }
 }
 

@@ -350,6 +350,15 @@ pub enum ConnectError {
     /// The server closed the control connection without a word.
     #[error("the server closed the control connection during the handshake")]
     Closed,
+    /// The server speaks TLS, and this end was not told to. It is none the wiser about the server, but whoever listens has read the hello.
+    #[error(
+        "the server speaks TLS, and this client does not: give its builder a ClientTls (feature `tls`)"
+    )]
+    WantsTls,
+    /// No control connection over TLS, because of a certificate or of what the peer is.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Tls(#[from] crate::tls::TlsError),
     /// The server does not want the connection.
     #[error("the server refused the connection ({code:?}): {text}")]
     Refused {
@@ -384,7 +393,8 @@ pub enum ServeError {
     /// The address is not loopback.
     #[error(
         "{0} can be reached from other hosts, and the control connection is not encrypted: bind to \
-         loopback, or call Server::bind_unencrypted if the network is trusted"
+         loopback, or call Server::bind_tls (feature `tls`), or Server::bind_unencrypted if the \
+         network is trusted"
     )]
     NotLoopback(std::net::SocketAddr),
     /// No device.

@@ -151,7 +151,7 @@ pub fn control_stream(bytes: &[u8]) -> bool {
                 let ours = endpoint(&welcome.endpoint);
                 agreed |= terms.is_ok() && ours.is_ok();
             }
-            Frame::Refuse(_) | Frame::Goodbye(_) => {}
+            Frame::Refuse(_) | Frame::Goodbye(_) | Frame::Ready => {}
         }
         if matches!(heard, Frame::Hello(_) | Frame::Welcome(_)) {
             assert_eq!(again(&heard.encode()), Some(heard));

@@ -36,6 +36,9 @@ pub mod service;
 mod setup;
 mod shelf;
 mod slot;
+mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 mod transfer;
 mod turns;
 mod wait;
@@ -52,5 +55,7 @@ pub use names::{Code, Method};
 pub use payload::Payload;
 pub use server::{Core, Request, Responder, Server, ServerHandle, ServerStats};
 pub use slot::SlotError;
+#[cfg(feature = "tls")]
+pub use tls::{ClientTls, ServerTls, TlsError};
 pub use wait::Waiting;
 pub use wire::WireError;

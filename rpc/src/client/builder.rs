@@ -16,6 +16,7 @@ use crate::handshake::{
 use crate::link::{PrepareError, Prepared, SMALL, send_depth};
 use crate::setup;
 use crate::slot::SlotTable;
+use crate::stream::Stream;
 use crate::turns::Turns;
 use crate::wait::{Waiter, Waiting};
 use crate::wire::HEADER_LEN;
@@ -52,6 +53,8 @@ pub struct ClientBuilder {
     reply_path: Option<ReplyPath>,
     fetch_first: Option<usize>,
     fetch_tries: Option<u32>,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::ClientTls>,
 }
 
 impl ClientBuilder {
@@ -68,6 +71,8 @@ impl ClientBuilder {
             reply_path: None,
             fetch_first: None,
             fetch_tries: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -147,6 +152,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Makes the control connection over TLS: before a key or the number of a queue pair is said, both ends have seen the other's
+    /// certificate. What travels on the queue pairs is not encrypted by it.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: crate::ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// How to wait for replies.
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.waiting = waiting;
@@ -172,8 +185,16 @@ impl ClientBuilder {
     /// [`ConnectError`] names the step that failed.
     pub fn connect(self, addr: impl ToSocketAddrs) -> Result<Client, ConnectError> {
         let deadline = Instant::now() + self.timeout.min(Duration::from_secs(86_400));
-        let (mut stream, peer) = tcp(addr, deadline)?;
+        let (stream, peer) = tcp(addr, deadline)?;
         stream.set_nodelay(true).map_err(ConnectError::Control)?;
+        let limit = (deadline, self.timeout);
+        #[cfg(feature = "tls")]
+        let mut stream = match &self.tls {
+            Some(tls) => super::secure::secured(tls, stream, peer.ip(), limit)?,
+            None => Stream::Plain(stream),
+        };
+        #[cfg(not(feature = "tls"))]
+        let mut stream = Stream::Plain(stream);
 
         let (pd, pool) = setup::memory(self.device, self.pool)?;
         let mut limits = self.limits.clamped();
@@ -213,7 +234,7 @@ impl ClientBuilder {
             endpoint: prepared.endpoint().to_bytes().to_vec(),
             ring: prepared.ring(),
         };
-        let welcome = exchange(&mut stream, &hello, deadline, self.timeout)?;
+        let welcome = exchange(&mut stream, &hello, limit)?;
         let terms = confirm(&welcome, &hello)?;
         let server = endpoint(&welcome.endpoint)?;
         if !terms.reply_ring {
@@ -222,6 +243,7 @@ impl ClientBuilder {
         // The server makes no requests.
         let link = prepared.connect(&server, terms, 0)?;
         stream
+            .tcp()
             .set_nonblocking(true)
             .map_err(ConnectError::Control)?;
 
@@ -343,46 +365,68 @@ fn tcp(
     }))
 }
 
+/// When the handshake has to be over, and how long that was at first.
+pub(super) type Limit = (Instant, Duration);
+
 /// Says hello and waits for the welcome.
-fn exchange(
-    stream: &mut TcpStream,
-    hello: &Hello,
-    deadline: Instant,
-    timeout: Duration,
-) -> Result<Welcome, ConnectError> {
+fn exchange(stream: &mut Stream, hello: &Hello, limit: Limit) -> Result<Welcome, ConnectError> {
     stream
         .write_all(&Frame::Hello(hello.clone()).encode())
-        .map_err(ConnectError::Control)?;
+        .map_err(control)?;
+    match hear(stream, limit)? {
+        Frame::Welcome(welcome) => Ok(welcome),
+        Frame::Refuse(refusal) => Err(ConnectError::Refused {
+            code: refusal.code,
+            text: refusal.text,
+        }),
+        _ => Err(HandshakeError::Malformed("a welcome or a refusal was expected").into()),
+    }
+}
+
+/// What the server says next.
+pub(super) fn hear(stream: &mut Stream, limit: Limit) -> Result<Frame, ConnectError> {
     let mut frame = Accumulator::new();
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ConnectError::Timeout(timeout));
-        }
-        stream
-            .set_read_timeout(Some(left))
-            .map_err(ConnectError::Control)?;
+        wait_until(stream.tcp(), limit)?;
         let n = match stream.read(frame.space()) {
             Ok(0) => return Err(ConnectError::Closed),
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(ConnectError::Control(e)),
+            Err(e) => return Err(control(e)),
         };
-        match frame.filled(n)? {
-            None => {}
-            Some(Frame::Welcome(welcome)) => return Ok(welcome),
-            Some(Frame::Refuse(refusal)) => {
-                return Err(ConnectError::Refused {
-                    code: refusal.code,
-                    text: refusal.text,
-                });
+        match frame.filled(n) {
+            Ok(None) => {}
+            Ok(Some(frame)) => return Ok(frame),
+            Err(HandshakeError::Magic([ALERT | HANDSHAKE, 3, ..])) => {
+                return Err(ConnectError::WantsTls);
             }
-            Some(_) => {
-                return Err(
-                    HandshakeError::Malformed("a welcome or a refusal was expected").into(),
-                );
-            }
+            Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Kinds of TLS records, of version 3 and something, that a server answers with who hears no TLS.
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
+/// Lets the next read wait for as long as there is time.
+pub(super) fn wait_until(tcp: &TcpStream, (deadline, timeout): Limit) -> Result<(), ConnectError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ConnectError::Timeout(timeout));
+    }
+    tcp.set_read_timeout(Some(left))
+        .map_err(ConnectError::Control)
+}
+
+/// The control connection failed during the handshake.
+pub(super) fn control(error: io::Error) -> ConnectError {
+    #[cfg(feature = "tls")]
+    if let Some(error) = crate::tls::TlsError::of(&error)
+        && error != crate::tls::TlsError::Closed
+    {
+        return error.into();
+    }
+    ConnectError::Control(error)
 }

@@ -13,6 +13,8 @@ mod flight;
 mod pending;
 mod progress;
 mod reply;
+#[cfg(feature = "tls")]
+mod secure;
 mod small;
 mod small_reply;
 mod stats;

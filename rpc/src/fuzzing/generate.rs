@@ -201,6 +201,7 @@ pub fn control_stream(random: &mut Random) -> Vec<u8> {
                     shelf: fetch.then(|| region(random, shelf)),
                 })
             }
+            2 if random.once_in(4) => Frame::Ready,
             2 => Frame::Refuse(Refusal {
                 code: RefusalCode::Full,
                 text: "no room left".repeat(random.below(20) as usize),

@@ -23,6 +23,7 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REFUSE: u8 = 3;
 const GOODBYE: u8 = 4;
+const READY: u8 = 5;
 
 /// What a client opens with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +127,8 @@ pub enum Frame {
     Refuse(Refusal),
     /// See [`Goodbye`].
     Goodbye(Goodbye),
+    /// The server has accepted the client's certificate: it may say hello. Only where there are certificates.
+    Ready,
 }
 
 impl Frame {
@@ -176,6 +179,7 @@ impl Frame {
                 body.extend((*goodbye as u16).to_le_bytes());
                 GOODBYE
             }
+            Frame::Ready => READY,
         };
         let mut out = Vec::with_capacity(PREFIX_LEN + body.len());
         out.extend(MAGIC);
@@ -197,7 +201,7 @@ impl Frame {
             return Err(HandshakeError::Version(version));
         }
         let kind = prefix[6];
-        if !(HELLO..=GOODBYE).contains(&kind) {
+        if !(HELLO..=READY).contains(&kind) {
             return Err(HandshakeError::Kind(kind));
         }
         if prefix[7] != 0 {
@@ -256,6 +260,7 @@ impl Frame {
                 4 => Goodbye::Device,
                 _ => Goodbye::Other,
             }),
+            READY => Frame::Ready,
             kind => return Err(HandshakeError::Kind(kind)),
         };
         if !r.0.is_empty() {

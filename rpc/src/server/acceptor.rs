@@ -5,13 +5,14 @@
 //! limit on how many may be in this state. Only a client that has said a sensible hello is handed
 //! to a core; before that it costs a socket and half a kilobyte.
 
-use super::Settings;
 use super::mailbox::{Mailbox, Seed};
 use super::stats::AcceptorCounters;
+use super::{Settings, Tls};
 use crate::epoll::Epoll;
 use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept, endpoint,
 };
+use crate::stream::Stream;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,6 +31,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Acceptor {
     listener: TcpListener,
     epoll: Epoll,
+    tls: Tls,
     settings: Settings,
     mailbox: Arc<Mailbox>,
     counters: Arc<AcceptorCounters>,
@@ -45,7 +47,7 @@ pub(super) struct Acceptor {
 
 struct Client {
     token: u64,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     frame: Accumulator,
     deadline: Instant,
@@ -60,6 +62,7 @@ enum Heard {
 impl Acceptor {
     pub fn new(
         listener: TcpListener,
+        tls: Tls,
         settings: Settings,
         mailbox: Arc<Mailbox>,
         counters: Arc<AcceptorCounters>,
@@ -72,6 +75,7 @@ impl Acceptor {
         Ok(Acceptor {
             listener,
             epoll,
+            tls,
             settings,
             mailbox,
             counters,
@@ -145,10 +149,10 @@ impl Acceptor {
             .set_nonblocking(true)
             .and_then(|()| stream.set_nodelay(true))
             .and_then(|()| self.epoll.add(&stream, token));
-        if ready.is_err() {
+        let Ok(stream) = ready.and_then(|()| secured(&self.tls, stream)) else {
             self.counters.garbage.add(1);
             return;
-        }
+        };
         self.next_token += 1;
         if self.clients.len() >= self.settings.max_handshakes && self.clients.pop_front().is_some()
         {
@@ -209,7 +213,7 @@ impl Acceptor {
         });
     }
 
-    fn refuse(&self, stream: &mut TcpStream, code: RefusalCode, why: &dyn std::fmt::Display) {
+    fn refuse(&self, stream: &mut Stream, code: RefusalCode, why: &dyn std::fmt::Display) {
         self.counters.refused.add(1);
         refuse(stream, code, &why.to_string());
     }
@@ -255,10 +259,24 @@ impl Client {
 }
 
 /// Tells a client why it is not taken, if it can be told without waiting.
-pub(super) fn refuse(stream: &mut TcpStream, code: RefusalCode, text: &str) {
+pub(super) fn refuse(stream: &mut Stream, code: RefusalCode, text: &str) {
     let frame = Frame::Refuse(Refusal {
         code,
         text: text.to_owned(),
     });
     let _ = stream.write(&frame.encode());
+    stream.finish();
+}
+
+#[cfg(feature = "tls")]
+fn secured(tls: &Tls, tcp: TcpStream) -> io::Result<Stream> {
+    Ok(match tls {
+        Some(tls) => Stream::Tls(Box::new(tls.accept(tcp)?)),
+        None => Stream::Plain(tcp),
+    })
+}
+
+#[cfg(not(feature = "tls"))]
+fn secured(_: &Tls, tcp: TcpStream) -> io::Result<Stream> {
+    Ok(Stream::Plain(tcp))
 }

@@ -408,7 +408,11 @@ where
         let control = Control::new(seed.stream);
         entry.insert(Conn::new(id, link, shelf, control, seed.peer));
         if let Err(error) = watched {
-            self.close(key, &Lost::Gone(Some(error)));
+            return self.close(key, &Lost::Gone(Some(error)));
+        }
+        // What came right behind the hello may be here already, so that the descriptor will not tell.
+        if let Some(Err(lost)) = self.conns.get_mut(key).map(|conn| conn.control.check()) {
+            self.close(key, &lost);
         }
     }
 

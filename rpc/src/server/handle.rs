@@ -105,6 +105,7 @@ where
 {
     let Server {
         listener,
+        tls,
         addr,
         cores,
         device,
@@ -160,6 +161,7 @@ where
     let mailbox = Arc::new(Mailbox::new().map_err(start_error("the acceptor's mailbox"))?);
     let acceptor = Acceptor::new(
         listener,
+        tls,
         settings,
         Arc::clone(&mailbox),
         Arc::clone(&handle.acceptor),

@@ -1,16 +1,17 @@
 //! What the acceptor hands to a core, and how it is told to stop.
 
 use crate::handshake::Terms;
+use crate::stream::Stream;
 use crate::wait::WakeUp;
 use parking_lot::Mutex;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use verbs::Endpoint;
 
 /// A client that has said hello, with terms that both can live with.
 pub(super) struct Seed {
-    pub stream: TcpStream,
+    pub stream: Stream,
     pub peer: SocketAddr,
     pub terms: Terms,
     pub endpoint: Endpoint,

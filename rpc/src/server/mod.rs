@@ -62,12 +62,19 @@ use verbs::{Context, Pd};
 #[must_use = "nothing is served before .serve()"]
 pub struct Server {
     listener: TcpListener,
+    tls: Tls,
     addr: SocketAddr,
     cores: usize,
     device: Option<Context>,
     pool: Option<(Pd, Pool)>,
     settings: Settings,
 }
+
+/// How control connections are secured, if they are.
+#[cfg(feature = "tls")]
+type Tls = Option<crate::tls::ServerTls>;
+#[cfg(not(feature = "tls"))]
+type Tls = Option<std::convert::Infallible>;
 
 /// What acceptor and cores need to know.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +91,7 @@ impl Server {
     /// Listens on a loopback address for control connections; port 0 takes a free one.
     ///
     /// # Errors
-    /// [`ServeError::Listen`]; [`ServeError::NotLoopback`] for other addresses, which need
+    /// [`ServeError::Listen`]; [`ServeError::NotLoopback`] for other addresses, which need `bind_tls` (of the feature `tls`) or
     /// [`bind_unencrypted`](Self::bind_unencrypted).
     pub fn bind(addr: impl ToSocketAddrs + std::fmt::Debug) -> Result<Server, ServeError> {
         let server = Server::listen(addr)?;
@@ -92,6 +99,31 @@ impl Server {
             return Err(ServeError::NotLoopback(server.addr));
         }
         Ok(server)
+    }
+
+    /// Like [`bind`](Self::bind), for any address and with control connections over TLS: only clients whose certificates are of the roots in
+    /// `tls` are told anything, and nobody else can read what they are told.
+    ///
+    /// What travels on the queue pairs is not encrypted by it.
+    ///
+    /// # Errors
+    /// [`ServeError::Listen`].
+    #[cfg(feature = "tls")]
+    pub fn bind_tls(
+        addr: impl ToSocketAddrs + std::fmt::Debug,
+        tls: crate::ServerTls,
+    ) -> Result<Server, ServeError> {
+        Ok(Server::listen(addr)?.tls(tls))
+    }
+
+    /// Takes control connections over TLS alone, as [`bind_tls`](Self::bind_tls) does.
+    ///
+    /// The [time for a hello](Self::handshake_timeout) is that of TLS as well. A client that has not said hello takes some ten
+    /// kilobytes instead of half of one, and a millisecond or so of the acceptor's time.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: crate::ServerTls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// Like [`bind`](Self::bind), for any address.
@@ -118,6 +150,7 @@ impl Server {
         let addr = listener.local_addr().map_err(failed)?;
         Ok(Server {
             listener,
+            tls: None,
             addr,
             cores: 1,
             device: None,

@@ -63,9 +63,10 @@ pub const KINDS: [Kind; 15] = [
 ];
 
 impl Kind {
-    /// Whether others of the same core are lost as well.
+    /// Whether others of the same core can be lost as well. A verb that fails does so for whoever calls it next: that can be the core, before it
+    /// sleeps, or another of its connections.
     pub fn takes_all(self) -> bool {
-        matches!(self, Kind::ServerQueue | Kind::Restart)
+        matches!(self, Kind::ServerQueue | Kind::Restart | Kind::Post)
     }
 
     /// Whether a call can be without an answer, and only its deadline ends it.
