@@ -6,9 +6,10 @@
 //! Not part of the stable interface.
 
 pub mod generate;
+mod random;
 mod ring_contents;
 
-pub use generate::Random;
+pub use random::Random;
 pub use ring_contents::ring_contents;
 
 use crate::credit::{Class, Credits};

@@ -1,8 +1,8 @@
 //! Calls amid faults, and what may be concluded from how each ended.
 
 use crate::common::{ECHO, PANIC, SOURCE, pattern, slowness};
+use crate::random::Random;
 use crate::service::{HOLD, LONG, Record};
-use rpc::fuzzing::Random;
 use rpc::{CallError, Client, Code, Deadline, Method, Pending, Reply};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
 //! What goes wrong.
 
 use crate::calls::Calls;
+use crate::random::Random;
 use crate::service::BLOCK;
 use crate::stage::Stage;
 use crate::wire::Wire;
 use mempool::{Buf, Pool};
-use rpc::fuzzing::Random;
 use rpc::{Client, Deadline};
 use softverbs::faults::{Action, Fault, Injected, Step, Verb, inject};
 

@@ -6,13 +6,16 @@
 //! are what they were before.
 //!
 //! An ordinary run has 60 faults. `VERBATIM_CASES` says how many, `VERBATIM_SEED` which:
-//! `VERBATIM_CASES=1000 cargo test --release -p verbatim-rpc --features fuzzing --test fault_soak -- --nocapture`, and once more with
+//! `VERBATIM_CASES=1000 cargo test --release -p verbatim-rpc --test fault_soak -- --nocapture`, and once more with
 //! `VERBATIM_ASYNC=1`.
 
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../host/mod.rs"]
 mod host;
+#[path = "../../src/fuzzing/random.rs"]
+#[allow(dead_code, reason = "what this test does not need")]
+mod random;
 
 mod calls;
 mod fault;
@@ -24,7 +27,7 @@ use calls::{Calls, Tally};
 use common::{ECHO, PANIC, patient};
 use fault::{InForce, KINDS, Kind};
 use host::{Held, hold_again, holds};
-use rpc::fuzzing::Random;
+use random::Random;
 use rpc::{CallError, Client};
 use service::{GO, HOLD};
 use stage::Stage;

@@ -2,8 +2,8 @@
 
 use crate::common::{ECHO, PATHS, client, hang, patient, serve, server};
 use crate::host::Host;
+use crate::random::Random;
 use crate::service::{Record, handler};
-use rpc::fuzzing::Random;
 use rpc::{Client, ConnectError, Server, ServerHandle};
 use softverbs::faults::{Fault, Injected, inject};
 use std::net::SocketAddr;
