@@ -109,7 +109,7 @@ pub fn entry(message: &[u8], generation: u32, head: usize) -> Vec<u8> {
 }
 
 /// Of as much of a message as a first READ fetches, and of the rest.
-#[inline]
+#[inline(always)]
 fn checksums(message: &[u8], head: usize, stamp: u64) -> [u64; 2] {
     let (first, rest) = message.split_at(message.len().min(head));
     let of_rest = match rest {
