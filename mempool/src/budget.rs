@@ -45,6 +45,7 @@ impl fmt::Display for BudgetKind {
 pub struct BudgetId(u8);
 
 impl BudgetId {
+    #[inline(always)]
     pub(crate) const fn of(kind: BudgetKind) -> BudgetId {
         BudgetId(kind as u8)
     }
@@ -54,14 +55,14 @@ impl BudgetId {
         BudgetId(index as u8)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl From<BudgetKind> for BudgetId {
-    #[inline]
+    #[inline(always)]
     fn from(kind: BudgetKind) -> BudgetId {
         BudgetId::of(kind)
     }

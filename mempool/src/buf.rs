@@ -34,13 +34,14 @@ pub struct Buf(Handle);
 impl Buf {
     /// # Safety
     /// As [`Handle::new`], and the slab is not of an exposed arena.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn new(slab: (NonNull<Slab>, StackIndex), len: usize) -> Buf {
         // SAFETY: the caller's promise.
         Buf(unsafe { Handle::new(slab, len) })
     }
 
     /// A buffer of 0 bytes, which takes no memory.
+    #[inline]
     pub const fn empty() -> Buf {
         Buf(Handle::empty())
     }

@@ -20,7 +20,7 @@ impl Count {
     }
 
     /// One handle less; `true` if it was the last.
-    #[inline]
+    #[inline(always)]
     pub fn drop_one(&self) -> bool {
         // The only handle needs no atomic write. Acquire: what other handles did with the payload comes before
         // what the next holder does.
@@ -36,7 +36,7 @@ impl Count {
     }
 
     /// Whether the caller's handle is the only one.
-    #[inline]
+    #[inline(always)]
     pub fn is_one(&self) -> bool {
         self.0.load(Ordering::Acquire) == 1
     }

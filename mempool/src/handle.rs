@@ -23,7 +23,7 @@ pub(crate) struct Handle {
 struct Extent(u64);
 
 impl Extent {
-    #[inline]
+    #[inline(always)]
     const fn new(len: usize, index: StackIndex) -> Extent {
         Extent(len as u64 | (index.offset() as u64) << u32::BITS)
     }
@@ -33,7 +33,7 @@ impl Extent {
         self.0 as u32 as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn index(self) -> StackIndex {
         StackIndex::from_offset((self.0 >> u32::BITS) as u32)
     }
@@ -57,6 +57,7 @@ struct Line;
 const _: () = assert!(align_of::<Line>() == LINE);
 
 impl Handle {
+    #[inline]
     pub const fn empty() -> Handle {
         Handle {
             ptr: NonNull::<Line>::dangling().cast(),
@@ -69,7 +70,7 @@ impl Handle {
     ///
     /// # Safety
     /// The slab has just been taken from the pool, from the stack of that number, and has at least `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn new((slab, index): (NonNull<Slab>, StackIndex), len: usize) -> Handle {
         Handle {
             // SAFETY: invariant A.
@@ -218,7 +219,7 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(slab) = self.slab {
             // SAFETY: invariant A, and this handle's count is given up here.

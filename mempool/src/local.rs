@@ -121,7 +121,7 @@ impl Local {
 }
 
 /// Where the stack of that number is in the `Local` that this thread used last; no address of a stack if there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn current_stack(index: StackIndex) -> *const Stack {
     CURRENT.with(|c| c.stacks.get().wrapping_byte_add(index.offset() as usize))
 }
@@ -130,7 +130,7 @@ pub(crate) fn current_stack(index: StackIndex) -> *const Stack {
 ///
 /// # Safety
 /// The pool has that budget, and the thread detaches from no pool while the reference is in use.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn current_stack_of<'a>(
     pool: *const Shared,
     index: StackIndex,

@@ -38,7 +38,8 @@ impl std::fmt::Debug for Pool {
 }
 
 // What allocates is always compiled into its caller: out of line, the result would be written in words and copied out in pairs of
-// words, and a load that spans two recent stores waits for both (measured: a pair of calls takes three times as long).
+// words, and a load that spans two recent stores waits for both (measured: a pair of calls takes three times as long). For the same reason what is seldom
+// is one call that returns a slab in registers: of results that come by way of memory, the compiler would make such copies even where a slab is at hand.
 impl Pool {
     pub(crate) fn from_config(
         source: Box<dyn ArenaSource>,
@@ -233,18 +234,63 @@ impl Pool {
         may: May,
     ) -> Result<Buf, AllocError> {
         if kind == Kind::Exposed {
+            cold_path();
             return Err(AllocError::ExposedNeedsCells);
         }
-        if len == 0 {
-            return Ok(Buf::empty());
-        }
-        let slab = self.slab(budget, kind, len, may)?;
+        let slab = match self.at_hand(budget, kind, len) {
+            Some(slab) => slab,
+            None if len == 0 => return Ok(Buf::empty()),
+            None => {
+                cold_path();
+                let mut error = None;
+                match self.fetch(budget, kind, len, may, &mut error) {
+                    Some(slab) => slab,
+                    None => return Err(error.unwrap_or(AllocError::NotReady)),
+                }
+            }
+        };
         // SAFETY: fresh from the pool, of at least `len` bytes, and not of an exposed arena.
         Ok(unsafe { Buf::new(slab, len) })
     }
 
-    /// A slab of at least `len` bytes, with one handle, which the caller is to make; and the number of its stack.
+    /// [`slab`](Pool::slab) for where nothing is at hand. What it returns fits registers; `error` is set if it is `None`.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn fetch(
+        &self,
+        budget: BudgetId,
+        kind: Kind,
+        len: usize,
+        may: May,
+        error: &mut Option<AllocError>,
+    ) -> Option<(NonNull<Slab>, StackIndex)> {
+        self.slab(budget, kind, len, may)
+            .map_err(|e| *error = Some(e))
+            .ok()
+    }
+
+    /// A slab of at least `len` bytes from this thread's stock, and the number of its stack. `None` also for what is in no stock: nothing, and
+    /// more than the largest class.
     #[inline(always)]
+    fn at_hand(
+        &self,
+        budget: BudgetId,
+        kind: Kind,
+        len: usize,
+    ) -> Option<(NonNull<Slab>, StackIndex)> {
+        if len == 0 || !self.shared.has_budget(budget) {
+            return None;
+        }
+        let index = StackIndex::of_scaled(budget, kind, scaled_class_of(len)?);
+        // SAFETY: the pool has the budget; the reference is gone before anything else happens.
+        let stack = unsafe { local::current_stack_of(Arc::as_ptr(&self.shared), index) };
+        // SAFETY: of a current `Local`, so attached to this thread.
+        let slab = unsafe { stack?.pop() };
+        Some((slab?, index))
+    }
+
+    /// A slab of at least `len` bytes, with one handle, which the caller is to make; and the number of its stack.
     #[track_caller]
     pub(crate) fn slab(
         &self,
@@ -265,16 +311,12 @@ impl Pool {
             let slab = self.shared.take_whole(index, len, may)?;
             return Ok((slab, index));
         };
-        let index = StackIndex::of_scaled(budget, kind, class);
-        if may != May::GrowCharged {
-            // SAFETY: the pool has the budget; the reference is gone before anything else happens.
-            let stack = unsafe { local::current_stack_of(Arc::as_ptr(&self.shared), index) };
-            // SAFETY: of a current `Local`, so attached to this thread.
-            if let Some(slab) = stack.and_then(|stack| unsafe { stack.pop() }) {
-                return Ok((slab, index));
-            }
+        if may != May::GrowCharged
+            && let Some(found) = self.at_hand(budget, kind, len)
+        {
+            return Ok(found);
         }
-        cold_path();
+        let index = StackIndex::of_scaled(budget, kind, class);
         Ok((self.shared.refill(index, len, may)?, index))
     }
 }

@@ -41,7 +41,7 @@ const STOCK_PART: u64 = 16;
 ///
 /// # Safety
 /// The caller is the holder of `slab`, whose home has that number.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn free(slab: NonNull<Slab>, index: StackIndex) {
     let stack = local::current_stack(index);
     // SAFETY: invariant A.

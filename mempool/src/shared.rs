@@ -76,7 +76,7 @@ impl Shared {
     }
 
     /// Whether the pool has a budget of that number.
-    #[inline]
+    #[inline(always)]
     pub fn has_budget(&self, budget: BudgetId) -> bool {
         // Most often known when this is compiled.
         budget.index() < crate::BudgetKind::ALL.len() || budget.index() < self.plan.count()

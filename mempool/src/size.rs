@@ -84,7 +84,7 @@ pub(crate) fn class_of(len: usize) -> Option<usize> {
 }
 
 /// [`class_of`], times [`SCALE`].
-#[inline]
+#[inline(always)]
 pub(crate) fn scaled_class_of(len: usize) -> Option<usize> {
     // Look-ups are shorter than computing the logarithm.
     if len <= PAGE {

@@ -47,7 +47,7 @@ impl StackIndex {
     }
 
     /// Of a class that is multiplied by [`SCALE`] already.
-    #[inline]
+    #[inline(always)]
     pub fn of_scaled(budget: BudgetId, kind: Kind, class: usize) -> Self {
         debug_assert!(class < PER_LANE * SCALE);
         let lane = budget.index() * Kind::ALL.len() + kind as usize;
@@ -59,13 +59,13 @@ impl StackIndex {
     }
 
     /// Distance from the first stack in bytes.
-    #[inline]
+    #[inline(always)]
     pub const fn offset(self) -> u32 {
         self.0
     }
 
     /// What was the [`offset`](StackIndex::offset) of a stack before.
-    #[inline]
+    #[inline(always)]
     pub fn from_offset(offset: u32) -> Self {
         StackIndex(offset)
     }
