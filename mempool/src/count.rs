@@ -1,6 +1,7 @@
 //! The count of handles on a slab.
 
 use crate::sync::{AtomicU32, Ordering, fence};
+use std::hint::cold_path;
 
 /// How many handles there are; 1 also while there are none, so that handing a slab out writes nothing.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ impl Count {
         if self.is_one() {
             return true;
         }
+        cold_path();
         if self.0.fetch_sub(1, Ordering::Release) != 1 {
             return false;
         }

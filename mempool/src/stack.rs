@@ -18,6 +18,7 @@ use crate::local::Local;
 use crate::slab::{Slab, StackIndex};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Mutex, Ordering};
 use std::cell::Cell;
+use std::hint::{assert_unchecked, cold_path};
 use std::ptr::{self, NonNull};
 
 /// A stack of slabs, mostly last in first out. Slabs point at the one that they come from and go back to.
@@ -106,10 +107,15 @@ impl Stack {
     pub unsafe fn pop(&self) -> Option<NonNull<Slab>> {
         let (slab, place) = if self.has_top.load(Ordering::Relaxed) {
             self.has_top.store(false, Ordering::Relaxed);
-            // SAFETY: written before `has_top` was.
-            let slab = unsafe { NonNull::new_unchecked(self.top.load(Ordering::Relaxed)) };
+            let slab = self.top.load(Ordering::Relaxed);
+            // SAFETY: written before `has_top` was. (Said in this way, it is not looked at again.)
+            let slab = unsafe {
+                assert_unchecked(!slab.is_null());
+                NonNull::new_unchecked(slab)
+            };
             (slab, Place::Top)
         } else {
+            cold_path();
             let len = self.len.load(Ordering::Relaxed);
             if len == 0 {
                 return None;
@@ -121,8 +127,11 @@ impl Stack {
             (slab, Place::Below(at))
         };
         fences::light();
-        if self.limit.load(Ordering::Relaxed) == 0 && self.was_taken(slab, place) {
-            return None;
+        if self.limit.load(Ordering::Relaxed) == 0 {
+            cold_path();
+            if self.was_taken(slab, place) {
+                return None;
+            }
         }
         Some(slab)
     }
@@ -155,12 +164,11 @@ impl Stack {
     #[inline(always)]
     pub unsafe fn put(&self, slab: NonNull<Slab>) -> Put {
         if self.has_top.load(Ordering::Relaxed) {
+            cold_path();
             // SAFETY: the caller's promise.
             return unsafe { self.put_below(slab) };
         }
-        if self.top.load(Ordering::Relaxed) != slab.as_ptr() {
-            self.top.store(slab.as_ptr(), Ordering::Relaxed);
-        }
+        self.top.store(slab.as_ptr(), Ordering::Relaxed);
         // Release: whoever takes the slab from here sees which it is, and what its holder did.
         self.has_top.store(true, Ordering::Release);
         fences::light();

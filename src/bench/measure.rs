@@ -53,9 +53,25 @@ pub fn serial<E>(
     group: Group,
     mut operation: impl FnMut() -> Result<(), E>,
 ) -> Result<Figures, E> {
+    repeated(limit, group, |times| {
+        for _ in 0..times {
+            operation()?;
+        }
+        Ok(())
+    })
+}
+
+/// Has operations done, one after the other, for about `limit`: as many by each call of `operations` as it is told.
+///
+/// For operations that take less than a call may: the loop is the caller's, so that they are compiled into it.
+pub fn repeated<E>(
+    limit: Duration,
+    group: Group,
+    mut operations: impl FnMut(u32) -> Result<(), E>,
+) -> Result<Figures, E> {
     let start = Instant::now();
     for _ in 0..WARM_UP {
-        operation()?;
+        operations(1)?;
         if start.elapsed() > limit / 4 {
             break;
         }
@@ -63,10 +79,10 @@ pub fn serial<E>(
     let mut singles = Vec::with_capacity(1 << 12);
     let mut groups = Vec::with_capacity(1 << 12);
     let elapsed = match group.singles() {
-        None => timed(&mut groups, group as u32, limit, &mut operation)?,
+        None => timed(&mut groups, group as u32, limit, &mut operations)?,
         Some(few) => {
-            timed(&mut singles, few, limit / 4, &mut operation)?;
-            timed(&mut groups, group as u32, limit / 4 * 3, &mut operation)?
+            timed(&mut singles, few, limit / 4, &mut operations)?;
+            timed(&mut groups, group as u32, limit / 4 * 3, &mut operations)?
         }
     };
     if group.singles().is_none() {
@@ -88,14 +104,12 @@ fn timed<E>(
     samples: &mut Vec<f64>,
     group: u32,
     limit: Duration,
-    operation: &mut impl FnMut() -> Result<(), E>,
+    operations: &mut impl FnMut(u32) -> Result<(), E>,
 ) -> Result<Duration, E> {
     let start = Instant::now();
     let mut before = start;
     loop {
-        for _ in 0..group {
-            operation()?;
-        }
+        operations(group)?;
         let now = Instant::now();
         samples.push((now - before).as_nanos() as f64 / f64::from(group));
         before = now;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use verbatim::mempool::{AllocError, Buf, Pool};
 use verbatim::verbs::Pd;
 
-use super::measure::{Figures, Group, serial};
+use super::measure::{Figures, Group, repeated, serial};
 use super::shape::Size;
 use crate::placement::{self, End};
 use crate::quantile::nearest_rank;
@@ -133,10 +133,12 @@ fn measured(pattern: Pattern, source: impl Source) -> Measured {
 
 fn hot<S: Source>(source: S) -> Measured {
     Box::new(move |limit| {
-        let figures = serial(limit, Group::Thousand, || {
-            let piece = source.alloc()?;
-            // By reference, so that the piece is not moved for it.
-            black_box(&piece);
+        let figures = repeated(limit, Group::Thousand, |times| {
+            for _ in 0..times {
+                let piece = source.alloc()?;
+                // By reference, so that the piece is not moved for it.
+                black_box(&piece);
+            }
             Ok::<(), S::Error>(())
         })?;
         Ok(figures)
@@ -147,11 +149,13 @@ fn in_flight<S: Source>(source: S) -> Measured {
     let mut ring: [Option<S::Piece>; IN_FLIGHT] = [const { None }; IN_FLIGHT];
     let mut next = 0;
     Box::new(move |limit| {
-        let figures = serial(limit, Group::Thousand, || {
-            let piece = source.alloc()?;
-            drop(ring[next].replace(piece));
-            black_box(&ring[next]);
-            next = (next + 1) % IN_FLIGHT;
+        let figures = repeated(limit, Group::Thousand, |times| {
+            for _ in 0..times {
+                let piece = source.alloc()?;
+                drop(ring[next].replace(piece));
+                black_box(&ring[next]);
+                next = (next + 1) % IN_FLIGHT;
+            }
             Ok::<(), S::Error>(())
         })?;
         Ok(figures)
