@@ -95,24 +95,27 @@ pub(crate) struct Slab {
     pub run: NonNull<Run>,
     /// The thread's stack that it comes from and goes back to. It also says what budget is charged.
     pub home: Cell<*const Stack>,
-    link: Link<Slab>,
+    /// Lies apart, with the run: what other threads write when they give slabs back is eight to a cache line then, and the descriptors stay in
+    /// the caches of all, who only read them. (Measured, freeing 64 bytes by another thread takes half the time.)
+    link: NonNull<Link<Slab>>,
     pub count: Count,
 }
 
 impl Node for Slab {
     #[inline]
     fn link(&self) -> &Link<Slab> {
-        &self.link
+        // SAFETY: the run owns the links of its slabs, and they are written with them.
+        unsafe { self.link.as_ref() }
     }
 }
 
 impl Slab {
-    fn new(addr: NonNull<u8>, run: NonNull<Run>) -> Self {
+    fn new(addr: NonNull<u8>, run: NonNull<Run>, link: NonNull<Link<Slab>>) -> Self {
         Slab {
             addr,
             run,
             home: Cell::new(ptr::null()),
-            link: Link::new(),
+            link,
             count: Count::new(),
         }
     }
@@ -142,6 +145,7 @@ pub(crate) struct Run {
     pub lkey: LKey,
     row: Row,
     slabs: Box<[UnsafeCell<MaybeUninit<Slab>>]>,
+    links: Box<[UnsafeCell<MaybeUninit<Link<Slab>>>]>,
     /// Written under the depot's lock only.
     pub state: RunState,
 }
@@ -163,6 +167,9 @@ impl Run {
         let slabs = Box::<[UnsafeCell<MaybeUninit<Slab>>]>::new_uninit_slice(row.count);
         // SAFETY: cells of what may be uninitialised need no initialisation. (Nor do the pages of the heap get touched.)
         let slabs = unsafe { slabs.assume_init() };
+        let links = Box::<[UnsafeCell<MaybeUninit<Link<Slab>>>]>::new_uninit_slice(row.count);
+        // SAFETY: as above.
+        let links = unsafe { links.assume_init() };
         Box::new(Run {
             chunk,
             class: row.class,
@@ -171,6 +178,7 @@ impl Run {
             lkey,
             row,
             slabs,
+            links,
             state: RunState {
                 free: Cell::new(ptr::null_mut()),
                 taken: Cell::new(0),
@@ -215,8 +223,10 @@ impl Run {
         for i in from..from + count {
             // SAFETY: within the chunk, by `size::cut`'s arithmetic (or slab 0 of a whole one).
             let addr = unsafe { self.chunk().base.add(self.row.offset + i * self.row.stride) };
-            let slab = Slab::new(addr, NonNull::from(self));
             // SAFETY: not yet published, so the growth lock makes this access exclusive.
+            let link = unsafe { (*self.links[i].get()).write(Link::new()) };
+            let slab = Slab::new(addr, NonNull::from(self), NonNull::from(link));
+            // SAFETY: as above.
             unsafe { (*self.slabs[i].get()).write(slab) };
         }
     }
@@ -231,7 +241,7 @@ impl Run {
         let slab = match NonNull::new(state.free.get()) {
             Some(slab) => {
                 // SAFETY: invariant B, the depot holds it and its lock is taken.
-                state.free.set(unsafe { slab.as_ref().link.get() });
+                state.free.set(unsafe { slab.as_ref().link().get() });
                 slab
             }
             None if state.taken.get() < state.ready.get() => {
@@ -252,7 +262,7 @@ impl Run {
     /// The caller is the holder of `slab`, which is of this run.
     pub unsafe fn put(&self, slab: NonNull<Slab>) {
         // SAFETY: invariant B.
-        unsafe { slab.as_ref().link.set(self.state.free.get()) };
+        unsafe { slab.as_ref().link().set(self.state.free.get()) };
         self.state.free.set(slab.as_ptr());
         self.chunk().unpin();
     }
