@@ -472,6 +472,18 @@ mod loom_tests {
         }
     }
 
+    /// What lay on top before stays written there; it must not be taken for what lies there now.
+    #[test]
+    fn loom_stock_is_taken_while_another_slab_comes_on_top() {
+        for count in 1..=2 {
+            nothing_twice_and_nothing_lost(count, |stack, held| {
+                pop(stack, held);
+                held.reverse();
+                push(stack, held);
+            });
+        }
+    }
+
     #[test]
     fn loom_stock_is_taken_while_the_owner_makes_room() {
         for count in 1..=3 {
