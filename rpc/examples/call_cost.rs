@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Both ends wait by polling; what the polls that find nothing cost is in `poll_cq` and `Waiter`, and depends on how the threads
-//! run. Without callgrind it prints the time of one call. A third number is how many calls are on their way at once, instead of 1.
+//! run. Without callgrind it prints the time of one call. A third argument is how many calls are on their way at once,
+//! instead of 1; with `batch` behind it they are sent together, and the next ones when all have been answered.
 
 use mempool::Pool;
 use rpc::{
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = arguments.next().unwrap_or_else(|| "write_imm".to_owned());
     let count: u32 = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
     let window: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
+    let together = arguments.next().is_some_and(|word| word == "batch");
     let (request, reply) = match &*path {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
@@ -52,10 +54,24 @@ fn main() -> Result<(), Box<dyn Error>> {
         true => Ok(()),
         false => Err("answered wrongly"),
     };
-    let mut pending = VecDeque::with_capacity(window);
-    for _ in 0..count {
+    let mut pending: VecDeque<Pending> = VecDeque::with_capacity(window);
+    for n in 0..count {
         if window == 1 {
             answered(client.call(Method(1), message, deadline)?)?;
+            continue;
+        }
+        if together {
+            if n % window as u32 != 0 {
+                continue;
+            }
+            let mut batch = client.batch();
+            for _ in 0..window {
+                batch.add(Method(1), message, deadline)?;
+            }
+            batch.post_into(&mut pending);
+            for call in pending.drain(..) {
+                answered(call.wait(&mut client)?)?;
+            }
             continue;
         }
         if pending.len() == window {

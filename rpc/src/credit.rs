@@ -232,16 +232,21 @@ impl Credits {
         self.has_entry(class) && self.has_room(class)
     }
 
-    /// How many requests may be sent.
+    /// How many requests may be sent, however long they are.
     fn look_ahead(&self) -> u32 {
-        let kept = self.peer_slots + CONTROL_RESERVE;
+        self.look_beyond(0, 0)
+    }
+
+    /// How many requests may be sent, however long they are, after so many that take so much of a ring together, each in whole granules.
+    pub fn look_beyond(&self, count: u32, bytes: u64) -> u32 {
+        let kept = self.peer_slots + CONTROL_RESERVE + count;
         let entries = self.available().saturating_sub(kept);
         let Some(writer) = &self.writer else {
             return entries;
         };
         let kept =
             u64::from(self.peer_slots) * writer.max() + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
-        entries.min(writer.count_beside(kept))
+        entries.min(writer.count_beside(kept + bytes))
     }
 
     #[inline]

@@ -67,7 +67,7 @@ impl fmt::Debug for Buffers {
 /// | [`NotSent`](CallError::NotSent) | no: safe to retry | come back |
 /// | [`Overloaded`](CallError::Overloaded) | no: retry later | come back |
 /// | [`Remote`](CallError::Remote) | the handler decided | come back |
-/// | [`ReplyTooLarge`](CallError::ReplyTooLarge), [`NoMemory`](CallError::NoMemory) | yes; only the reply is lost | come back |
+/// | [`ReplyTooLarge`](CallError::ReplyTooLarge), [`NoMemory`](CallError::NoMemory), [`InParts`](CallError::InParts) | yes; only the reply is lost | come back |
 /// | [`Expired`](CallError::Expired) | perhaps | freed when the device and the peer are done with them |
 /// | [`MaybeExecuted`](CallError::MaybeExecuted) | perhaps | freed with the queue pair |
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +126,13 @@ pub enum CallError {
         /// What the call had taken.
         buffers: Buffers,
     },
+    /// The reply comes in parts, and was asked for as a whole: see [`Client::submit_parts`](crate::Client::submit_parts). The request was
+    /// executed, to the first part at least.
+    #[error("the reply comes in parts, and was asked for as a whole")]
+    InParts {
+        /// What the call had taken.
+        buffers: Buffers,
+    },
     /// The [`Pending`](crate::Pending) is of another client. Its call goes on there, and its reply
     /// will be dropped.
     #[error("the pending call belongs to another client")]
@@ -174,9 +181,20 @@ pub enum NotSentReason {
     /// The connection had ended before.
     #[error("the connection has ended: {0}")]
     Closed(Arc<Lost>),
+    /// The server is stopping. It has answered what it had started, and takes nothing more.
+    #[error("the server is stopping and takes no more requests")]
+    Stopping,
     /// The deadline passed while all slots or credits were taken.
     #[error("the deadline passed before the request could be sent")]
     Deadline,
+    /// The connection had ended, and could not be made [again](crate::ClientBuilder::reconnect).
+    #[error("the connection had ended, and could not be made again: {0}")]
+    Reconnect(Box<ConnectError>),
+    /// All slots or credits are taken by other requests, some of them in the same [`Batch`](crate::Batch).
+    #[error(
+        "as many requests as can be are on their way, or in the batch: post it, and wait for some of its calls"
+    )]
+    Full,
     /// The payload is larger than what both ends agreed upon.
     #[error("a payload of {len} bytes is larger than the {most} bytes agreed upon")]
     TooLarge {
@@ -234,6 +252,9 @@ pub enum Lost {
     /// There is no memory to go on.
     #[error("no memory to go on: {0}")]
     Memory(AllocError),
+    /// The server has stopped, and had answered all requests that it had started.
+    #[error("the server is stopping, and has answered all requests that it had started")]
+    Drained,
 }
 
 /// How a peer broke the protocol.
@@ -295,6 +316,7 @@ impl Lost {
         match self {
             Lost::Violation(_) => Goodbye::Violation,
             Lost::Unanswered(_) => Goodbye::Unanswered,
+            Lost::Drained => Goodbye::Drained,
             Lost::Work { .. } | Lost::Verbs(_) | Lost::Post { .. } => Goodbye::Device,
             _ => Goodbye::Closing,
         }

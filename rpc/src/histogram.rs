@@ -33,6 +33,15 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
+    /// Adds what another one has counted.
+    pub fn absorb(&mut self, other: &Histogram) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *count += more;
+        }
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
     }

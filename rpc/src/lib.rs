@@ -44,7 +44,10 @@ mod turns;
 mod wait;
 mod wire;
 
-pub use client::{Client, ClientBuilder, ClientStats, Pending, Reply};
+pub use client::{
+    Batch, Client, ClientBuilder, ClientGroup, ClientStats, GroupPending, Parts, PartsIter,
+    Pending, Reconnect, Reply, Spread,
+};
 pub use credit::CreditError;
 pub use deadline::Deadline;
 pub use error::{
@@ -53,7 +56,9 @@ pub use error::{
 pub use handshake::{Goodbye, HandshakeError, RefusalCode, ReplyPath, RequestPath};
 pub use names::{Code, Method};
 pub use payload::Payload;
-pub use server::{Core, Request, Responder, Server, ServerHandle, ServerStats};
+pub use server::{
+    Core, PartError, PartsResponder, Request, Responder, Server, ServerHandle, ServerStats,
+};
 pub use slot::SlotError;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, ServerTls, TlsError};

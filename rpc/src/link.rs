@@ -18,8 +18,10 @@
 
 mod inbox;
 mod prepare;
+mod together;
 
 pub(crate) use prepare::{PrepareError, Prepared};
+pub(crate) use together::{Several, Together};
 
 use crate::credit::{CONTROL_RESERVE, Class, Credits};
 use crate::error::Lost;
@@ -142,14 +144,7 @@ impl Link {
             body,
             owner,
         };
-        // Boxes are used again: posting does not allocate, but for the first few.
-        let message = match self.boxes.pop() {
-            Some(mut used) => {
-                *used = message;
-                used
-            }
-            None => Box::new(message),
-        };
+        let message = boxed(&mut self.boxes, message);
         // The caller waits for what it gave us; headers can wait for the next signal.
         let signal = message.owner.is_some() || self.unsignaled + 1 >= self.signal_every;
         // Which path it is was agreed upon for each direction: with a ring of the peer or without.
@@ -315,6 +310,10 @@ impl Link {
                 if error.status == WcStatus::RNR_RETRY_EXC_ERR {
                     self.rnr += 1;
                 }
+                // Whoever gave it may get it back.
+                if let Posted::Message(message) = posted {
+                    each(Sent::Message(message.owner, message.body))?;
+                }
                 return Err(Lost::Work { what, error });
             }
             match posted {
@@ -411,9 +410,41 @@ impl Link {
         }
     }
 
-    /// Destroys the queue pair, and frees what was in its queues.
-    pub fn destroy(self) {
-        self.inbox.destroy(self.tx);
+    /// Destroys the queue pair, and frees what was received; what had been posted and not completed comes back.
+    pub fn destroy(self) -> Vec<Posted> {
+        self.inbox.destroy(self.tx)
+    }
+
+    /// No more small messages are posted by copy.
+    pub fn no_small(&mut self) {
+        self.small = None;
+    }
+
+    /// Whether the device is done with all that was posted: as far as this end can know, the peer has it.
+    pub fn is_drained(&self) -> bool {
+        self.tx.free_slots() == self.tx.depth()
+    }
+
+    /// Whether messages have been posted of whose end no completion will tell.
+    pub fn is_silent(&self) -> bool {
+        self.unsignaled > 0
+    }
+
+    /// The next message has a completion, which is that of all before it.
+    pub fn signal_next(&mut self) {
+        self.unsignaled = self.unsignaled.max(self.signal_every - 1);
+    }
+}
+
+/// Boxes are used again: posting does not allocate, but for the first few.
+#[expect(clippy::vec_box, reason = "the queue takes boxes")]
+fn boxed(boxes: &mut Vec<Box<Message>>, message: Message) -> Box<Message> {
+    match boxes.pop() {
+        Some(mut used) => {
+            *used = message;
+            used
+        }
+        None => Box::new(message),
     }
 }
 

@@ -2,9 +2,17 @@
 
 use std::fmt;
 
-/// Which of a server's functions a call is for. The numbers are the application's own.
+/// Which of a server's functions a call is for. The numbers are the application's own, but for the last three: 65535 lists the methods of typed
+/// services, 65534 and 65533 belong to replies in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Method(pub u16);
+
+impl Method {
+    /// Asks for the next part of a reply.
+    pub(crate) const NEXT_PART: Method = Method(u16::MAX - 1);
+    /// Says that the rest of a reply is not wanted.
+    pub(crate) const NO_MORE_PARTS: Method = Method(u16::MAX - 2);
+}
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,6 +52,8 @@ impl Code {
     pub const PANICKED: Code = Code(11);
     /// The server has the method, but in other versions.
     pub const WRONG_VERSION: Code = Code(12);
+    /// The server is stopping and takes no more requests; set by the server before a handler runs.
+    pub const STOPPING: Code = Code(13);
     /// First code without a meaning of its own.
     pub const APPLICATION: Code = Code(1000);
 
@@ -61,6 +71,7 @@ impl Code {
             Code::UNANSWERED => "UNANSWERED",
             Code::PANICKED => "PANICKED",
             Code::WRONG_VERSION => "WRONG_VERSION",
+            Code::STOPPING => "STOPPING",
             _ => return None,
         })
     }

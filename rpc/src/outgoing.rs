@@ -118,6 +118,11 @@ impl Ready {
         header.body_len = self.body_len;
         header.pieces = self.pieces;
     }
+
+    /// The segments of a message that is not sent after all.
+    pub fn restore(self) -> SgList {
+        self.held.restore(self.body)
+    }
 }
 
 /// What becomes of a payload's segments while its message is on its way.

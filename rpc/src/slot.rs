@@ -87,6 +87,11 @@ impl SlotTable {
         (self.slots.len() - self.free.len()) as u32
     }
 
+    /// Slots that [`acquire`](Self::acquire) would give, one after the other.
+    pub fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
     /// Slots whose caller has given up.
     pub fn zombies(&self) -> u32 {
         self.zombies

@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::fetch::{Fetcher, Policy};
 use super::flight::{Flight, Unreleased};
+use super::reconnect::{Reconnect, Redial};
 use super::stats::Recorder;
 use super::{Client, Options};
 use crate::clock::Moment;
@@ -39,13 +40,13 @@ use verbs::{Context, Pd, WcBatch};
 ///     .connect("127.0.0.1:7471")?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[must_use = "nothing is connected before .connect()"]
 pub struct ClientBuilder {
     device: Option<Context>,
     pool: Option<(Pd, Pool)>,
     limits: Limits,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     waiting: Waiting,
     read_slice: u32,
     zombies_max: Option<u32>,
@@ -55,6 +56,7 @@ pub struct ClientBuilder {
     fetch_tries: Option<u32>,
     #[cfg(feature = "tls")]
     tls: Option<crate::tls::ClientTls>,
+    pub(super) reconnect: Option<Reconnect>,
 }
 
 impl ClientBuilder {
@@ -73,6 +75,7 @@ impl ClientBuilder {
             fetch_tries: None,
             #[cfg(feature = "tls")]
             tls: None,
+            reconnect: None,
         }
     }
 
@@ -184,10 +187,27 @@ impl ClientBuilder {
     /// # Errors
     /// [`ConnectError`] names the step that failed.
     pub fn connect(self, addr: impl ToSocketAddrs) -> Result<Client, ConnectError> {
-        let deadline = Instant::now() + self.timeout.min(Duration::from_secs(86_400));
-        let (stream, peer) = tcp(addr, deadline)?;
+        let addrs = addr.to_socket_addrs().map_err(ConnectError::Resolve)?;
+        let addrs: Vec<SocketAddr> = addrs.collect();
+        let mut client = self.dial(&addrs, self.timeout)?;
+        if let Some(policy) = self.reconnect {
+            // Other connections of this client share its memory.
+            let builder = self.pool(&client.pd, &client.pool);
+            client.redial = Some(Box::new(Redial::new(builder, addrs, policy)));
+        }
+        Ok(client)
+    }
+
+    /// Connects to the first of these addresses that takes it.
+    pub(super) fn dial(
+        &self,
+        addrs: &[SocketAddr],
+        timeout: Duration,
+    ) -> Result<Client, ConnectError> {
+        let deadline = Instant::now() + timeout.min(Duration::from_secs(86_400));
+        let (stream, peer) = tcp(addrs, deadline)?;
         stream.set_nodelay(true).map_err(ConnectError::Control)?;
-        let limit = (deadline, self.timeout);
+        let limit = (deadline, timeout);
         #[cfg(feature = "tls")]
         let mut stream = match &self.tls {
             Some(tls) => super::secure::secured(tls, stream, peer.ip(), limit)?,
@@ -196,7 +216,7 @@ impl ClientBuilder {
         #[cfg(not(feature = "tls"))]
         let mut stream = Stream::Plain(stream);
 
-        let (pd, pool) = setup::memory(self.device, self.pool)?;
+        let (pd, pool) = setup::memory(self.device.clone(), self.pool.clone())?;
         let mut limits = self.limits.clamped();
         limits.immediate = pd.context().has_immediate_data();
         let paths = Paths::offer(self.request_path, self.reply_path, limits.immediate)?;
@@ -267,9 +287,15 @@ impl ClientBuilder {
                 Box::new(Fetcher::new(shelf, terms.inline_limit, policy))
             }),
             dropped: Default::default(),
+            unwanted: Vec::new(),
+            unasked: 0,
             pool,
             pd,
             batch: WcBatch::with_capacity(32),
+            batched: Default::default(),
+            draining: false,
+            drained: false,
+            redial: None,
             cq,
             channel,
             waiter: Waiter::new(self.waiting),
@@ -343,12 +369,9 @@ impl From<PrepareError> for ConnectError {
 }
 
 /// A TCP connection to the first address that takes one.
-fn tcp(
-    addr: impl ToSocketAddrs,
-    deadline: Instant,
-) -> Result<(TcpStream, SocketAddr), ConnectError> {
+fn tcp(addrs: &[SocketAddr], deadline: Instant) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let mut failed = None;
-    for addr in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+    for &addr in addrs {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(1));

@@ -153,17 +153,19 @@ impl Calls {
         call.outcome.take()
     }
 
-    /// Forgets a call; its slot, if it had no outcome.
-    pub fn forget(&mut self, key: usize) -> Option<SlotId> {
-        let call = self.entries.get_mut(key)?;
+    /// Forgets a call; its slot, if it had no outcome, and whether it had one that was a part, with more to come.
+    pub fn forget(&mut self, key: usize) -> (Option<SlotId>, bool) {
+        let Some(call) = self.entries.get_mut(key) else {
+            return (None, false);
+        };
         if call.state == State::Free {
-            return None;
+            return (None, false);
         }
         let slot = (call.state == State::Waiting).then_some(call.slot);
+        let outcome = call.outcome.take();
         call.state = State::Free;
-        call.outcome = None;
         call.small = None;
         self.free.push(key);
-        slot
+        (slot, matches!(outcome, Some(Ok(reply)) if reply.has_more()))
     }
 }

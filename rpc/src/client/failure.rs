@@ -7,10 +7,12 @@
 
 use super::Client;
 use super::flight::Flight;
+use super::pending::Forgotten;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
-use crate::error::{CallError, Lost};
+use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::handshake::Goodbye;
+use crate::posted::Posted;
 use std::sync::Arc;
 
 impl Client {
@@ -20,7 +22,7 @@ impl Client {
 
     /// Nobody waits any longer for a call without an outcome.
     pub(super) fn expire(&mut self, key: usize) {
-        let Some(slot) = self.calls.forget(key) else {
+        let Some(slot) = self.calls.forget(key).0 else {
             return;
         };
         self.recorder.expired += 1;
@@ -37,13 +39,24 @@ impl Client {
         if self.dropped.borrow().is_empty() {
             return;
         }
-        let keys = std::mem::take(&mut *self.dropped.borrow_mut());
-        for key in keys {
-            if let Some(slot) = self.calls.forget(key) {
-                self.detach(slot.index as usize);
+        let all = std::mem::take(&mut *self.dropped.borrow_mut());
+        for forgotten in all {
+            match forgotten {
+                Forgotten::Call(key) => {
+                    let (slot, more) = self.calls.forget(key);
+                    self.unasked = self.unasked.saturating_sub(u32::from(more));
+                    if let Some(slot) = slot {
+                        self.detach(slot.index as usize);
+                    }
+                }
+                Forgotten::Parts(stream, epoch) if epoch == self.epoch() => {
+                    self.unwanted.push(stream);
+                }
+                Forgotten::Parts(..) | Forgotten::Unsent => {}
             }
         }
         self.settle();
+        self.send_unwanted();
     }
 
     /// The slot goes on without a caller: no more than necessary is fetched.
@@ -98,14 +111,38 @@ impl Client {
 
     /// Ends the connection.
     pub(super) fn fail(&mut self, lost: Lost) {
+        let lost = self.look_behind(lost);
+        self.fail_with(Arc::new(lost));
+    }
+
+    /// What really ended the connection: work also fails because the server has stopped, and then it has said so before.
+    fn look_behind(&mut self, lost: Lost) -> Lost {
+        match lost {
+            Lost::Goodbye(Goodbye::Drained) => Lost::Drained,
+            Lost::Work { .. } | Lost::Post { .. } | Lost::Verbs(_) if self.link.is_some() => {
+                match self.control.check() {
+                    _ if self.drained => Lost::Drained,
+                    Err(Lost::Goodbye(Goodbye::Drained)) => Lost::Drained,
+                    _ => lost,
+                }
+            }
+            lost => lost,
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn fail_with(&mut self, lost: Arc<Lost>) {
         let Some(link) = self.link.take() else {
             return;
         };
-        self.recorder.rnr = link.rnr();
-        if !matches!(lost, Lost::Gone(_) | Lost::Goodbye(_)) {
-            self.control.goodbye(lost.goodbye());
+        self.recorder.rnr += link.rnr();
+        if !matches!(*lost, Lost::Gone(_) | Lost::Goodbye(_)) {
+            self.control.goodbye(match *lost {
+                // The server knows.
+                Lost::Drained => Goodbye::Closing,
+                _ => lost.goodbye(),
+            });
         }
-        let lost = Arc::new(lost);
         self.lost = Some(Arc::clone(&lost));
         self.close(link);
         let failed = &mut self.recorder.failed;
@@ -118,7 +155,10 @@ impl Client {
 
     /// The queue pair first, then the memory.
     fn close(&mut self, link: crate::link::Link) {
-        link.destroy();
+        let posted = link.destroy();
+        if matches!(self.lost.as_deref(), Some(Lost::Drained)) {
+            self.give_back(posted);
+        }
         while self.batch.pop().is_some() {}
         self.transfers.clear();
         if let Some(fetcher) = &mut self.fetcher {
@@ -126,6 +166,32 @@ impl Client {
         }
         self.freed.clear();
         self.flights.fill_with(Flight::default);
+    }
+}
+
+impl Client {
+    /// What the server has not answered although it is done, it has not started: these calls never happened. The queue pair is gone.
+    fn give_back(&mut self, posted: Vec<Posted>) {
+        for posted in posted {
+            if let Posted::Message(message) = posted
+                && let Some(slot) = message.owner
+                && let Some(flight) = self.flights.get_mut(slot.index as usize)
+            {
+                flight.sent = message.body;
+            }
+        }
+        for flight in &mut self.flights {
+            // What has been answered was started.
+            let Some(key) = flight.call.take_if(|_| flight.answer.is_none()) else {
+                continue;
+            };
+            let flight = std::mem::take(flight);
+            let segments = flight.held.restore(flight.sent);
+            let buffers = Buffers::new(Some(segments), flight.destination);
+            let error = CallError::not_sent(NotSentReason::Stopping, buffers);
+            self.recorder.failed += 1;
+            self.calls.end(key, Err(error));
+        }
     }
 }
 

@@ -72,6 +72,16 @@ pub(super) struct Counts {
     pub wasted: u64,
 }
 
+impl Counts {
+    /// Those of an earlier connection as well.
+    pub fn add(&mut self, other: &Counts) {
+        self.reads += other.reads;
+        self.replies += other.replies;
+        self.failed += other.failed;
+        self.wasted += other.wasted;
+    }
+}
+
 impl Fetcher {
     pub fn new(shelf: RemoteRegion, inline_limit: u32, policy: Policy) -> Fetcher {
         Fetcher {
@@ -232,7 +242,10 @@ impl Client {
         let bytes = bytes.unwrap_or_default();
         let mut header = Header::new(Kind::Credit);
         header.read(bytes)?;
-        if !matches!(header.kind, Kind::Reply | Kind::Error | Kind::NotStarted) {
+        if !matches!(
+            header.kind,
+            Kind::Reply | Kind::Error | Kind::NotStarted | Kind::Part
+        ) {
             return Err(Violation::Kind.into());
         }
         if header.slot != slot {

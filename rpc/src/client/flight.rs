@@ -6,6 +6,7 @@ use crate::names::Code;
 use crate::outgoing::Held;
 use crate::posted::Body;
 use crate::transfer::Transfer;
+use crate::wire::SlotId;
 use mempool::{AllocError, Buf};
 
 /// What belongs to a slot in use.
@@ -16,6 +17,10 @@ pub(super) struct Flight {
     /// Whether nothing below is in use but the deadline: `small.rs` may end it.
     pub small: bool,
     pub deadline: Option<Deadline>,
+    /// The reply in parts that this call brings a part of.
+    pub parts: Option<SlotId>,
+    /// Whether the answer is a part, with more to come.
+    pub more: bool,
     /// What stays here while the peer may READ it.
     pub held: Held,
     /// What has come back from the device.

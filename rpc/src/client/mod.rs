@@ -5,13 +5,17 @@
 //! is whole ends the slot and becomes the call's outcome, where [`Pending::wait`] finds it. The
 //! client has no thread of its own.
 
+mod batch;
 mod builder;
 mod calls;
 mod failure;
 mod fetch;
 mod flight;
+mod group;
+mod parts;
 mod pending;
 mod progress;
+mod reconnect;
 mod reply;
 #[cfg(feature = "tls")]
 mod secure;
@@ -21,8 +25,12 @@ mod stats;
 mod submit;
 mod waiting;
 
+pub use batch::Batch;
 pub use builder::ClientBuilder;
+pub use group::{ClientGroup, GroupPending, Spread};
+pub use parts::{Parts, PartsIter};
 pub use pending::Pending;
+pub use reconnect::Reconnect;
 pub use reply::Reply;
 pub use stats::ClientStats;
 
@@ -86,10 +94,22 @@ pub struct Client {
     /// On connections with a shelf. Boxed: the others have none.
     fetcher: Option<Box<Fetcher>>,
     dropped: pending::Dropped,
+    /// Replies in parts of which the server is to be told that the rest is not wanted.
+    unwanted: Vec<SlotId>,
+    /// Parts that are here and whose next has not been asked for.
+    unasked: u32,
 
     pool: Pool,
     pd: verbs::Pd,
     batch: WcBatch,
+    /// Whether the server takes no more requests.
+    draining: bool,
+    /// Whether the server has said that it is done.
+    drained: bool,
+    /// How to connect again, if that is wanted. Boxed: most clients have none.
+    redial: Option<Box<reconnect::Redial>>,
+    /// Requests that are to be posted together.
+    batched: batch::Batched,
     /// Whether what ends next is a call that has been waited for since it was made, as the only one, and for so short that nobody has looked at
     /// the clock.
     quick: bool,
@@ -211,6 +231,16 @@ impl Client {
         self.lost.as_deref()
     }
 
+    /// Which connection this is, of those that the client has had.
+    fn epoch(&self) -> u64 {
+        self.recorder.reconnects
+    }
+
+    /// Whether requests can be sent, as far as this end knows.
+    fn is_open(&self) -> bool {
+        self.link.is_some() && !self.draining
+    }
+
     /// The server's address.
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -240,12 +270,7 @@ impl Client {
 
     /// Figures since the connection was made.
     pub fn stats(&self) -> ClientStats {
-        let rnr = self.link.as_ref().map_or(self.recorder.rnr, Link::rnr);
-        let mut stats = self.recorder.snapshot(rnr);
-        if let Some(fetcher) = &self.fetcher {
-            stats.add_fetches(fetcher);
-        }
-        stats
+        ClientStats::sum(std::slice::from_ref(self))
     }
 }
 

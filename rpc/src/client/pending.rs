@@ -2,12 +2,23 @@
 
 use super::{Client, Reply};
 use crate::error::CallError;
+use crate::wire::SlotId;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// Calls that nobody will ask about any more, by key. Shared by a client and its pending calls.
-pub(super) type Dropped = Rc<RefCell<Vec<usize>>>;
+/// What nobody will ask about any more. Shared by a client and its pending calls.
+pub(super) type Dropped = Rc<RefCell<Vec<Forgotten>>>;
+
+/// Something that nobody will ask about any more.
+pub(super) enum Forgotten {
+    /// A call, by key.
+    Call(usize),
+    /// The rest of a reply in parts, of this epoch.
+    Parts(SlotId, u64),
+    /// Nothing: there is something to be sent.
+    Unsent,
+}
 
 /// A request on its way.
 ///
@@ -56,7 +67,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.dropped.borrow_mut().push(key);
+            self.dropped.borrow_mut().push(Forgotten::Call(key));
         }
     }
 }

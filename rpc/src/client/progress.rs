@@ -5,7 +5,7 @@ use super::flight::Answer;
 use super::reply::{Bytes, Reply};
 use crate::clock::Moment;
 use crate::credit::Class;
-use crate::error::{Buffers, CallError, Lost, Violation};
+use crate::error::{Buffers, CallError, Lost, NotSentReason, Violation};
 use crate::link::Sent;
 use crate::names::Code;
 use crate::outgoing::header_buf;
@@ -80,7 +80,21 @@ impl Client {
         {
             self.control(Kind::Credit)?;
         }
+        if self.draining && self.slots.in_use() == 0 && self.unasked == 0 {
+            // All is here that the server will ever give.
+            return Err(Lost::Drained);
+        }
         Ok(found + posted)
+    }
+
+    /// The server takes no more requests.
+    #[cold]
+    fn set_draining(&mut self) {
+        self.draining = true;
+        if let Some(link) = &mut self.link {
+            // The short way is over: the other one looks whether requests are taken.
+            link.no_small();
+        }
     }
 
     fn dispatch(&mut self, completion: Completion) -> Result<(), Lost> {
@@ -154,8 +168,12 @@ impl Client {
     #[inline(never)]
     fn other_message(&mut self, header: Header) -> Result<(), Lost> {
         let class = match header.kind {
-            Kind::Reply | Kind::Error | Kind::NotStarted => Class::Answer,
+            Kind::Reply | Kind::Error | Kind::NotStarted | Kind::Part => Class::Answer,
             Kind::Credit => Class::Credit,
+            Kind::GoAway => {
+                self.set_draining();
+                Class::Control
+            }
             Kind::Request | Kind::Release => return Err(Violation::Kind.into()),
         };
         let Some(link) = &mut self.link else {
@@ -190,9 +208,11 @@ impl Client {
             None => link.message(),
         };
         let inline = bytes.get(header.inline_start()..).unwrap_or_default();
+        let is_reply = matches!(header.kind, Kind::Reply | Kind::Part);
         let flight = &mut self.flights[header.slot.index as usize];
+        flight.more = header.kind == Kind::Part;
         if header.pieces > 0 {
-            if header.kind != Kind::Reply {
+            if !is_reply {
                 return Err(Violation::Kind.into());
             }
             flight.leased = header.body_len;
@@ -201,7 +221,7 @@ impl Client {
             flight.answer = Some(Answer::Unwanted);
             return Ok(true);
         }
-        if header.kind != Kind::Reply {
+        if !is_reply {
             flight.answer = Some(Answer::Refused {
                 started: header.kind == Kind::Error,
                 code: Code(header.code),
@@ -301,6 +321,10 @@ impl Client {
             // Only now is the reply here: the server may let go of it.
             self.unreleased.add(slot.index, flight.leased);
         }
+        if flight.more && (flight.call.is_none() || flight.parts.is_none()) {
+            // Nobody will ask for the rest.
+            self.unwanted(flight.parts.unwrap_or(slot));
+        }
         let Some(key) = flight.call else {
             return;
         };
@@ -328,7 +352,8 @@ impl Client {
         };
         let buffers = Buffers::new(segments, destination);
         let outcome = match bytes {
-            Ok(bytes) => Ok(Reply::new(bytes, inline_limit, buffers)),
+            Ok(_) if flight.more && flight.parts.is_none() => Err(CallError::InParts { buffers }),
+            Ok(bytes) => Ok(Reply::new(bytes, inline_limit, buffers).with_more(flight.more)),
             Err(Answer::TooLarge { len, room }) => {
                 Err(CallError::ReplyTooLarge { len, room, buffers })
             }
@@ -343,6 +368,10 @@ impl Client {
                 message,
             }) => Err(match code {
                 Code::EXPIRED if !started => CallError::Expired,
+                Code::STOPPING if !started => {
+                    self.set_draining();
+                    CallError::not_sent(NotSentReason::Stopping, buffers)
+                }
                 Code::OVERLOADED if !started => CallError::Overloaded { message, buffers },
                 _ => CallError::Remote {
                     code,
@@ -354,6 +383,7 @@ impl Client {
         };
         match &outcome {
             Ok(reply) => {
+                self.unasked += u32::from(reply.has_more());
                 self.recorder.bytes_received += reply.len() as u64;
                 self.recorder.latency.record(now.ns_since(started), 1);
             }

@@ -5,10 +5,11 @@ use crate::error::Buffers;
 use mempool::{AllocError, Buf, Pool, SgList};
 use std::fmt;
 
-/// A reply. It owns its bytes, which are in memory of this process alone.
+/// A reply, or a part of one. It owns its bytes, which are in memory of this process alone.
 pub struct Reply {
     bytes: Bytes,
     inline_limit: u32,
+    more: bool,
     buffers: Buffers,
 }
 
@@ -44,8 +45,20 @@ impl Reply {
         Reply {
             bytes,
             inline_limit,
+            more: false,
             buffers,
         }
+    }
+
+    /// The same, as a part with more to come.
+    pub(super) fn with_more(mut self, more: bool) -> Reply {
+        self.more = more;
+        self
+    }
+
+    /// Whether this is a part with more to come.
+    pub(super) fn has_more(&self) -> bool {
+        self.more
     }
 
     /// A small reply, for which nothing is held.
@@ -54,6 +67,7 @@ impl Reply {
         Reply {
             bytes: Bytes::Small(bytes),
             inline_limit,
+            more: false,
             buffers: Buffers::default(),
         }
     }

@@ -1,7 +1,9 @@
 //! What a client counts.
 
+use super::Client;
 use super::fetch::Fetcher;
 use crate::histogram::Histogram;
+use crate::link::Link;
 use crate::outgoing::Copies;
 use crate::shelf::UNIT;
 use std::fmt;
@@ -16,6 +18,10 @@ pub(super) struct Recorder {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub stalls: u64,
+    pub batches: u64,
+    pub batched: u64,
+    pub reconnects: u64,
+    pub resent: u64,
     pub copies: Copies,
     pub reads: u64,
     pub rnr: u64,
@@ -63,6 +69,10 @@ impl Recorder {
             bytes_sent: 0,
             bytes_received: 0,
             stalls: 0,
+            batches: 0,
+            batched: 0,
+            reconnects: 0,
+            resent: 0,
             copies: Copies::default(),
             reads: 0,
             rnr: 0,
@@ -71,7 +81,26 @@ impl Recorder {
         }
     }
 
-    pub fn snapshot(&self, rnr: u64) -> ClientStats {
+    /// Adds what another one has counted.
+    fn absorb(&mut self, other: &Recorder) {
+        self.calls += other.calls;
+        self.failed += other.failed;
+        self.expired += other.expired;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.stalls += other.stalls;
+        self.batches += other.batches;
+        self.batched += other.batched;
+        self.reconnects += other.reconnects;
+        self.resent += other.resent;
+        self.copies.copies += other.copies.copies;
+        self.copies.bytes += other.copies.bytes;
+        self.reads += other.reads;
+        self.rnr += other.rnr;
+        self.latency.absorb(&other.latency);
+    }
+
+    fn snapshot(&self) -> ClientStats {
         let quantile = |share| self.latency.quantile(share).unwrap_or_default();
         ClientStats {
             calls: self.calls,
@@ -80,6 +109,10 @@ impl Recorder {
             bytes_sent: self.bytes_sent,
             bytes_received: self.bytes_received,
             credit_stalls: self.stalls,
+            batches: self.batches,
+            batched: self.batched,
+            reconnects: self.reconnects,
+            resent: self.resent,
             copies: self.copies.copies,
             bytes_copied: self.copies.bytes,
             reads: self.reads,
@@ -90,7 +123,7 @@ impl Recorder {
             switches: 0,
             fetch_first: 0,
             fetch_tries: 0,
-            rnr,
+            rnr: self.rnr,
             p50: quantile(0.5),
             p99: quantile(0.99),
             max: self.latency.max(),
@@ -98,7 +131,7 @@ impl Recorder {
     }
 }
 
-/// Figures of a connection, from the client's side.
+/// Figures of a connection, or of several together, from the client's side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
@@ -114,6 +147,14 @@ pub struct ClientStats {
     pub bytes_received: u64,
     /// Times that a request had to wait for a slot or a credit.
     pub credit_stalls: u64,
+    /// Batches of requests that were posted, each with one doorbell.
+    pub batches: u64,
+    /// Requests in them.
+    pub batched: u64,
+    /// Times that the client has connected again.
+    pub reconnects: u64,
+    /// Times that an idempotent request was sent again.
+    pub resent: u64,
     /// Payloads or segments that had to be copied.
     pub copies: u64,
     /// Bytes in them.
@@ -146,15 +187,30 @@ pub struct ClientStats {
 }
 
 impl ClientStats {
-    pub(super) fn add_fetches(&mut self, fetcher: &Fetcher) {
+    /// Those of so many connections.
+    pub(super) fn sum(clients: &[Client]) -> ClientStats {
+        let mut all = Recorder::new(0);
+        for client in clients {
+            all.absorb(&client.recorder);
+            all.rnr += client.link.as_ref().map_or(0, Link::rnr);
+        }
+        let mut stats = all.snapshot();
+        for fetcher in clients.iter().filter_map(|client| client.fetcher.as_ref()) {
+            stats.add_fetches(fetcher);
+        }
+        stats
+    }
+
+    fn add_fetches(&mut self, fetcher: &Fetcher) {
         let counts = &fetcher.counts;
-        self.fetches = counts.reads;
-        self.fetched = counts.replies;
-        self.fetch_misses = counts.failed;
-        self.bytes_wasted = counts.wasted;
-        self.switches = fetcher.policy.switches();
-        self.fetch_tries = fetcher.policy.tries();
-        self.fetch_first = usize::from(fetcher.policy.units()) * UNIT;
+        self.fetches += counts.reads;
+        self.fetched += counts.replies;
+        self.fetch_misses += counts.failed;
+        self.bytes_wasted += counts.wasted;
+        self.switches += fetcher.policy.switches();
+        self.fetch_tries = self.fetch_tries.max(fetcher.policy.tries());
+        let first = usize::from(fetcher.policy.units()) * UNIT;
+        self.fetch_first = self.fetch_first.max(first);
     }
 
     /// READs for each reply that was fetched; `None` if none was.

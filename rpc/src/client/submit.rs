@@ -7,16 +7,16 @@ use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::names::Method;
-use crate::outgoing::{NotReady, Outgoing, Workshop};
+use crate::outgoing::{NotReady, Outgoing, Ready, Workshop};
 use crate::payload::Payload;
 use crate::wire::{Header, Kind};
 use mempool::{Buf, SgList};
 use std::sync::Arc;
 
 /// Why a request was not sent, with its segments.
-type Unsent = Box<(NotSentReason, Option<SgList>)>;
+pub(super) type Unsent = Box<(NotSentReason, Option<SgList>)>;
 
-fn unsent(reason: NotSentReason, payload: Outgoing) -> Unsent {
+pub(super) fn unsent(reason: NotSentReason, payload: Outgoing) -> Unsent {
     Box::new((reason, payload.into_list()))
 }
 
@@ -61,42 +61,32 @@ impl Client {
         destination: &mut Option<Buf>,
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
-        let inline_limit = self.recorder.inline_limit;
-        let copies = &mut self.recorder.copies;
-        let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)
-            .map_err(|error| Box::new((error.into(), None)))?;
-        let len = outgoing.len();
-        if let Some(most) = self.link.as_ref().map(|link| link.terms().max_message)
-            && len > most
+        // Of a reply in parts, which goes on until it ends, and with its connection.
+        let goes_on = method >= Method::NO_MORE_PARTS;
+        if self.wants_redial()
+            && !goes_on
+            && let Err(reason) = self.reconnect(deadline)
         {
-            return Err(unsent(NotSentReason::TooLarge { len, most }, outgoing));
+            let segments = payload.as_bytes().is_none();
+            let segments = segments.then(|| payload.into_segments());
+            return Err(Box::new((reason, segments)));
         }
-        if let Err(reason) = self.admit(deadline) {
+        let outgoing = self.take_in(payload)?;
+        let len = outgoing.len();
+        if let Err(reason) = self.admit(deadline, goes_on) {
             return Err(unsent(reason, outgoing));
         }
         let now = Moment::now();
         if deadline.is_past_at(now) {
             return Err(unsent(NotSentReason::Deadline, outgoing));
         }
+        let ready = self.make(outgoing)?;
         let Some(link) = &mut self.link else {
-            return Err(unsent(self.closed(), outgoing));
+            return Err(Box::new((self.closed(), Some(ready.restore()))));
         };
-
-        let mut workshop = Workshop {
-            pool: &self.pool,
-            pd: &self.pd,
-            inline_limit,
-            max_sge: link.max_sge(),
-            copies: &mut self.recorder.copies,
-        };
-        let ready = workshop.prepare(outgoing).map_err(|failed| match failed {
-            NotReady::Memory(error, payload) => unsent(error.into(), payload),
-            NotReady::Register(error, payload) => unsent(NotSentReason::Register(error), payload),
-        })?;
         let Some(slot) = self.slots.acquire() else {
             // `admit` made sure that there is one.
-            let list = ready.held.restore(ready.body);
-            return Err(Box::new((NotSentReason::Deadline, Some(list))));
+            return Err(Box::new((NotSentReason::Deadline, Some(ready.restore()))));
         };
         self.unreleased.reused(slot.index);
 
@@ -139,19 +129,54 @@ impl Client {
         Ok(key)
     }
 
+    /// Takes a payload that is not too long.
+    pub(super) fn take_in(&mut self, payload: impl Payload) -> Result<Outgoing, Unsent> {
+        let inline_limit = self.recorder.inline_limit;
+        let copies = &mut self.recorder.copies;
+        let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)
+            .map_err(|error| Box::new((error.into(), None)))?;
+        let len = outgoing.len();
+        match self.link.as_ref().map(|link| link.terms().max_message) {
+            Some(most) if len > most => {
+                Err(unsent(NotSentReason::TooLarge { len, most }, outgoing))
+            }
+            _ => Ok(outgoing),
+        }
+    }
+
+    /// Makes a message of a payload.
+    pub(super) fn make(&mut self, outgoing: Outgoing) -> Result<Ready, Unsent> {
+        let Some(link) = &self.link else {
+            return Err(unsent(self.closed(), outgoing));
+        };
+        let mut workshop = Workshop {
+            pool: &self.pool,
+            pd: &self.pd,
+            inline_limit: self.recorder.inline_limit,
+            max_sge: link.max_sge(),
+            copies: &mut self.recorder.copies,
+        };
+        workshop.prepare(outgoing).map_err(|failed| match failed {
+            NotReady::Memory(error, payload) => unsent(error.into(), payload),
+            NotReady::Register(error, payload) => unsent(NotSentReason::Register(error), payload),
+        })
+    }
+
     /// Waits until there is a slot and a credit for one more request.
-    fn admit(&mut self, deadline: Deadline) -> Result<(), NotSentReason> {
+    ///
+    /// A server that is stopping takes none, but those that `go_on` with what it has begun.
+    fn admit(&mut self, deadline: Deadline, go_on: bool) -> Result<(), NotSentReason> {
+        if self.draining && !go_on || self.link.is_none() {
+            return Err(self.closed());
+        }
         if self.may_send() {
             return Ok(());
         }
-        if self.link.is_none() {
-            return Err(self.closed());
-        }
         self.recorder.stalls += 1;
         self.wait_until(deadline, |client| {
-            client.link.is_none() || client.may_send()
+            client.link.is_none() || client.draining && !go_on || client.may_send()
         });
-        if self.link.is_none() {
+        if self.draining && !go_on || self.link.is_none() {
             Err(self.closed())
         } else if self.may_send() {
             Ok(())
@@ -160,7 +185,7 @@ impl Client {
         }
     }
 
-    fn may_send(&self) -> bool {
+    pub(super) fn may_send(&self) -> bool {
         self.slots.has_free()
             && self
                 .link
@@ -168,8 +193,13 @@ impl Client {
                 .is_some_and(|link| link.may_post(Class::Request))
     }
 
-    fn closed(&self) -> NotSentReason {
-        let lost = self.lost.clone();
-        NotSentReason::Closed(lost.unwrap_or_else(|| Arc::new(Lost::ClosedHere)))
+    /// Why nothing can be sent any more.
+    pub(super) fn closed(&self) -> NotSentReason {
+        match &self.lost {
+            None if self.draining => NotSentReason::Stopping,
+            None => NotSentReason::Closed(Arc::new(Lost::ClosedHere)),
+            Some(lost) if matches!(**lost, Lost::Drained) => NotSentReason::Stopping,
+            Some(lost) => NotSentReason::Closed(Arc::clone(lost)),
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::{Client, Reply};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
+use crate::handshake::Goodbye;
 use crate::wait::{Next, POLLS, sleep};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -103,6 +104,8 @@ impl Client {
         if self.link.is_some()
             && let Err(lost) = self.control.check()
         {
+            // It is said once, and what comes in now may fail because of it.
+            self.drained = matches!(lost, Lost::Goodbye(Goodbye::Drained));
             while self.progress() > 0 {}
             self.fail(lost);
         }

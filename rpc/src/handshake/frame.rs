@@ -112,6 +112,8 @@ pub enum Goodbye {
     Unanswered = 3,
     /// The device reported an error.
     Device = 4,
+    /// The server is stopping, and has answered all requests that it has started; others never will be.
+    Drained = 5,
     /// Something that this version does not know.
     Other = 0,
 }
@@ -258,6 +260,7 @@ impl Frame {
                 2 => Goodbye::Violation,
                 3 => Goodbye::Unanswered,
                 4 => Goodbye::Device,
+                5 => Goodbye::Drained,
                 _ => Goodbye::Other,
             }),
             READY => Frame::Ready,

@@ -114,18 +114,20 @@ impl Inbox {
         Ok(())
     }
 
-    /// Destroys the queue pair, and frees what was in its queues.
-    pub fn destroy(self, tx: SendQueue<Posted>) {
+    /// Destroys the queue pair, and frees what was received; what was in the send queue comes back.
+    pub fn destroy(self, tx: SendQueue<Posted>) -> Vec<Posted> {
         // A queue pair that cannot be destroyed leaks its memory: the device may still use it.
         match self {
             Inbox::Entries { queue, at_hand } => {
-                let _ = verbs::destroy(tx, queue);
+                let posted = verbs::destroy(tx, queue).map(|(posted, _)| posted);
                 drop(at_hand);
+                posted.unwrap_or_default()
             }
             Inbox::Ring { queue, ring, .. } => {
-                let _ = verbs::destroy(tx, queue);
+                let posted = verbs::destroy(tx, queue).map(|(posted, _)| posted);
                 // Only now is the ring's key withdrawn.
                 drop(ring);
+                posted.unwrap_or_default()
             }
         }
     }

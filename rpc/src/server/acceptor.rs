@@ -6,6 +6,7 @@
 //! to a core; before that it costs a socket and half a kilobyte.
 
 use super::mailbox::{Mailbox, Seed};
+use super::peers::Peers;
 use super::stats::AcceptorCounters;
 use super::{Settings, Tls};
 use crate::epoll::Epoll;
@@ -38,6 +39,7 @@ pub(super) struct Acceptor {
     cores: Vec<Arc<Mailbox>>,
     /// Connections there are or will be, shared with the cores.
     connections: Arc<AtomicUsize>,
+    peers: Arc<Peers>,
     next_core: usize,
     /// Oldest first.
     clients: VecDeque<Client>,
@@ -81,6 +83,7 @@ impl Acceptor {
             counters,
             cores,
             connections,
+            peers: Arc::default(),
             next_core: 0,
             clients: VecDeque::new(),
             next_token: FIRST,
@@ -197,6 +200,14 @@ impl Acceptor {
             Ok(agreed) => agreed,
             Err(error) => return self.refuse(&mut stream, RefusalCode::Terms, &error),
         };
+        let most = self.settings.peer.connections;
+        let Some(ticket) = self.peers.enter(peer.ip(), most) else {
+            let text = format!(
+                "all {most} connections that {} may have are taken",
+                peer.ip()
+            );
+            return self.refuse(&mut stream, RefusalCode::Full, &text);
+        };
         let most = self.settings.max_connections;
         if self.connections.fetch_add(1, Ordering::Relaxed) >= most {
             self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -210,6 +221,7 @@ impl Acceptor {
             peer,
             terms,
             endpoint,
+            ticket,
         });
     }
 

@@ -10,8 +10,11 @@
 //! frees what slots hold. Answers to requests of a connection that is gone are dropped.
 
 use super::core::{Host, Job};
+use super::guard::Charge;
+use super::peers::Ticket;
 use super::request::Request;
 use super::responder::{ConnId, Responder, Response, What};
+use super::stream::Stream;
 use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::Class;
@@ -29,6 +32,7 @@ use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
 use mempool::{AllocError, Buf};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use verbs::Completion;
 
 pub(super) struct Conn {
@@ -44,6 +48,14 @@ pub(super) struct Conn {
     pub(super) listed: bool,
     /// Whether the core has it on its list of connections with receive entries to post.
     pub(super) late: bool,
+    /// Whether something has to be looked at before a request is taken: see `guard.rs`.
+    pub(super) guarded: bool,
+    /// Whether the client has been told that the server is stopping.
+    pub(super) told: bool,
+    /// Replies that are given in parts.
+    pub(super) streams: Vec<Rc<Stream>>,
+    /// What the connection counts as.
+    pub(super) ticket: Ticket,
     peer: SocketAddr,
     /// Slots with READs to post.
     transfers: Turns,
@@ -62,6 +74,8 @@ pub(super) struct Slot {
     pub arrived: Option<Moment>,
     /// What the last answer left for the client to READ.
     pub held: Held,
+    /// What the request in it counts as, and what is held, where that is counted.
+    pub charge: Charge,
 }
 
 #[derive(Default)]
@@ -97,7 +111,7 @@ impl Conn {
         link: Link,
         shelf: Option<Shelf>,
         control: Control,
-        peer: SocketAddr,
+        (peer, ticket): (SocketAddr, Ticket),
     ) -> Conn {
         let slots = link.terms().slots as usize;
         Conn {
@@ -109,6 +123,10 @@ impl Conn {
             unsent: VecDeque::new(),
             listed: false,
             late: false,
+            guarded: false,
+            told: false,
+            ticket,
+            streams: Vec::new(),
             peer,
             transfers: Turns::default(),
             pulled: Vec::new(),
@@ -152,7 +170,9 @@ impl Conn {
         if header.kind == Kind::Release {
             for index in decode_release(&header, self.link.message())? {
                 let slot = self.slots.get_mut(index as usize);
-                slot.ok_or(SlotError::Unknown(index))?.held = Held::Nothing;
+                let slot = slot.ok_or(SlotError::Unknown(index))?;
+                slot.held = Held::Nothing;
+                slot.charge.let_go(&self.ticket);
             }
         }
         self.link.repost(class)
@@ -197,9 +217,13 @@ impl Conn {
         // The client has what the last answer left.
         if !slot.held.is_nothing() {
             slot.held = Held::Nothing;
+            slot.charge.let_go(&self.ticket);
         }
         host.counters.bytes_received.add(header.body_len);
 
+        if self.guarded && !self.guard(host, header)? {
+            return self.link.repost(Class::Request);
+        }
         let method = Method(header.method);
         let deadline = match header.remaining_us {
             0 => Deadline::never(),
@@ -390,7 +414,7 @@ impl Conn {
     }
 
     /// Answers a request that is not started.
-    fn refuse<H>(
+    pub(super) fn refuse<H>(
         &mut self,
         host: &mut Host<H>,
         slot: SlotId,
@@ -460,6 +484,13 @@ impl Conn {
         Ok(0)
     }
 
+    /// Whether requests have not been answered, or answers not been posted.
+    pub fn is_busy(&self) -> bool {
+        let idle = |slot: &Slot| matches!(slot.state, State::Idle);
+        let done = |stream: &Rc<Stream>| stream.is_done();
+        !self.unsent.is_empty() || !self.slots.iter().all(idle) || !self.streams.iter().all(done)
+    }
+
     /// Takes the queue pair down, then frees everything.
     pub fn destroy(self) {
         let Conn {
@@ -467,9 +498,22 @@ impl Conn {
             slots,
             unsent,
             shelf,
+            ticket,
+            streams,
             ..
         } = self;
-        link.destroy();
+        let first_parts = unsent.iter().filter_map(|response| match &response.what {
+            What::Part(_, stream) => Some(stream),
+            _ => None,
+        });
+        for stream in streams.iter().chain(first_parts) {
+            stream.close();
+        }
+        drop(link.destroy());
+        for mut slot in slots.iter().map(|slot| slot.charge) {
+            slot.answered(&ticket);
+            slot.let_go(&ticket);
+        }
         drop((slots, unsent, shelf));
     }
 }

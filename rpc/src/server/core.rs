@@ -11,6 +11,8 @@ use crate::outgoing::Copies;
 use crate::wire::SlotId;
 use mempool::{Buf, Pool};
 use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -18,13 +20,28 @@ use std::sync::Arc;
 use verbs::Pd;
 
 /// A core, as the function that makes its handler sees it.
-#[derive(Debug)]
 pub struct Core {
-    pub(super) index: usize,
-    pub(super) pool: Pool,
+    index: usize,
+    pool: Pool,
+    on_drain: RefCell<Vec<OnDrain>>,
 }
 
+/// What is to be done when the server begins to drain.
+type OnDrain = Box<dyn FnMut()>;
+
 impl Core {
+    pub(super) fn new(index: usize, pool: Pool) -> Core {
+        Core {
+            index,
+            pool,
+            on_drain: RefCell::default(),
+        }
+    }
+
+    pub(super) fn into_on_drain(self) -> Vec<OnDrain> {
+        self.on_drain.into_inner()
+    }
+
     /// Which core this is, from 0.
     pub fn index(&self) -> usize {
         self.index
@@ -34,10 +51,28 @@ impl Core {
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
+
+    /// Has `action` run on the core's thread, once, when the server begins to [drain](crate::ServerHandle::drain). No handler will be called
+    /// for new requests then, so here is the last occasion to answer deferred ones: by their [`Responder`]s, which handler and
+    /// action share, in an `Rc<RefCell<..>>` for example. A panic in it is caught.
+    pub fn on_drain(&self, action: impl FnMut() + 'static) {
+        self.on_drain.borrow_mut().push(Box::new(action));
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
 }
 
 pub(super) struct Host<H> {
     pub handler: H,
+    pub on_drain: Vec<OnDrain>,
+    /// Whether no more requests are taken.
+    pub stopping: bool,
     pub pool: Pool,
     pub pd: Pd,
     pub outbox: Rc<Outbox>,
@@ -63,16 +98,7 @@ where
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run.call())) {
-            run.host.panicked(payload);
-        }
-    }
-
-    #[cold]
-    fn panicked(&mut self, payload: Box<dyn Any + Send>) {
-        self.counters.panics.add(1);
-        // Dropping what it panicked with may panic as well; a second one is forgotten.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
+            run.host.count_panic(payload);
         }
     }
 }
@@ -121,6 +147,27 @@ where
 }
 
 impl<H> Host<H> {
+    #[cold]
+    fn count_panic(&mut self, payload: Box<dyn Any + Send>) {
+        self.counters.panics.add(1);
+        // Dropping what it panicked with may panic as well; a second one is forgotten.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
+
+    /// Gives the application the occasion to answer what it has deferred.
+    pub fn begin_to_drain(&mut self) {
+        self.stopping = true;
+        for action in std::mem::take(&mut self.on_drain) {
+            // As with handlers: what it leaves behind is its own. Dropping it, or what it panicked with, may panic as well.
+            let ran = catch_unwind(AssertUnwindSafe(action));
+            if let Err(payload) = ran {
+                self.count_panic(payload);
+            }
+        }
+    }
+
     /// Publishes copies made since the last time.
     pub fn count_copies(&mut self) {
         let taken = self.outbox.copies.take();

@@ -4,9 +4,9 @@ use super::Settings;
 use super::acceptor::refuse;
 use super::conn::Conn;
 use super::core::Host;
-use super::mailbox::{Mailbox, Seed};
+use super::mailbox::{Mailbox, RUN, Seed};
 use super::request::Request;
-use super::responder::{ConnId, Responder};
+use super::responder::{ConnId, Responder, What};
 use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::CONTROL_RESERVE;
@@ -43,8 +43,8 @@ const BUSY_ROUNDS: u32 = 64;
 const RETRY: Duration = Duration::from_millis(1);
 
 pub(super) struct CoreLoop<H> {
-    host: Host<H>,
-    conns: Slab<Conn>,
+    pub(super) host: Host<H>,
+    pub(super) conns: Slab<Conn>,
     routes: HashMap<QueueId, Route, BuildHasherDefault<IdHasher>>,
     /// The route found last: the next completion is often of the same queue.
     last: Option<(QueueId, Route)>,
@@ -55,7 +55,7 @@ pub(super) struct CoreLoop<H> {
     epoch: u64,
     batch: WcBatch,
     events: Events,
-    mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Arc<Mailbox>,
     connections: Arc<AtomicUsize>,
     looked: Moment,
 }
@@ -158,19 +158,20 @@ where
                     self.host.arrived = None;
                 }
                 Next::Sleep(_) => {
-                    self.sleep();
+                    self.sleep(RUN, None);
                     self.host.arrived = None;
                     // What woke us is usually followed by more.
                     waiter.found();
                 }
             }
         }
+        self.drain();
         self.stop();
     }
 
     /// Takes in completions and posts what can be posted; how much there was to do. If there is nothing, looks again, so many
     /// times in all: with nothing but looking between, what comes is found the sooner.
-    fn pass(&mut self, polls: u32) -> usize {
+    pub(super) fn pass(&mut self, polls: u32) -> usize {
         let mut left = polls;
         if !self.active.is_empty() {
             left = 1;
@@ -237,13 +238,16 @@ where
     }
 
     /// Posts answers that were given outside of their own connection's turn.
-    fn deliver(&mut self) {
+    pub(super) fn deliver(&mut self) {
         if self.host.outbox.is_empty() {
             return;
         }
         while let Some(response) = self.host.outbox.pop() {
             let ConnId { key, epoch } = response.conn;
             let Some(conn) = self.conns.get_mut(key).filter(|c| c.id.epoch == epoch) else {
+                if let What::Part(_, stream) = response.what {
+                    stream.close();
+                }
                 continue;
             };
             match conn.respond(&mut self.host, response) {
@@ -269,7 +273,7 @@ where
     }
 
     /// Posts the receive entries that are late.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some(key) = self.late.pop() {
             let Some(conn) = self.conns.get_mut(key) else {
                 continue;
@@ -406,7 +410,9 @@ where
         self.routes.insert(link.recv_id(), route(true));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
         let control = Control::new(seed.stream);
-        entry.insert(Conn::new(id, link, shelf, control, seed.peer));
+        let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket));
+        conn.guarded = self.host.settings.peer.meters();
+        entry.insert(conn);
         if let Err(error) = watched {
             return self.close(key, &Lost::Gone(Some(error)));
         }
@@ -416,7 +422,7 @@ where
         }
     }
 
-    fn turn_away(&mut self, seed: &mut Seed, code: RefusalCode, text: &str) {
+    pub(super) fn turn_away(&mut self, seed: &mut Seed, code: RefusalCode, text: &str) {
         refuse(&mut seed.stream, code, text);
         self.gone();
     }
@@ -428,7 +434,7 @@ where
     }
 
     /// Ends a connection.
-    fn close(&mut self, key: usize, why: &Lost) {
+    pub(super) fn close(&mut self, key: usize, why: &Lost) {
         let Some(mut conn) = self.conns.try_remove(key) else {
             return;
         };
@@ -438,7 +444,7 @@ where
         let counters = &self.host.counters;
         counters.rnr.add(conn.link.rnr());
         if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
-            if !matches!(why, Lost::ClosedHere) {
+            if !matches!(why, Lost::ClosedHere | Lost::Drained) {
                 counters.broken.add(1);
             }
             conn.control.goodbye(why.goodbye());
@@ -452,19 +458,20 @@ where
     }
 
     /// Looks at the control connections, now and then.
-    fn look(&mut self, now: Moment) {
+    pub(super) fn look(&mut self, now: Moment) {
         if now.since(self.looked) >= CONTROL_EVERY {
             self.looked = now;
             self.wait_for_events(Some(Duration::ZERO));
         }
     }
 
-    fn sleep(&mut self) {
+    /// Sleeps until there is something to do, for so long at most, unless the state has changed.
+    pub(super) fn sleep(&mut self, state: u8, most: Option<Duration>) {
         if let Err(error) = self.events.cq.arm(false) {
             return self.rebuild(error);
         }
         // What came before the queue was armed wakes nobody.
-        if self.pass(1) > 0 || self.mailbox.has_mail() || self.mailbox.stopping() {
+        if self.pass(1) > 0 || self.mailbox.has_mail() || self.mailbox.state() != state {
             return;
         }
         let retry = self.active.iter().any(|&key| {
@@ -472,7 +479,8 @@ where
                 .get(key)
                 .is_some_and(|conn| !conn.unsent.is_empty())
         });
-        self.wait_for_events(retry.then_some(RETRY));
+        let timeout = retry.then_some(RETRY).into_iter().chain(most).min();
+        self.wait_for_events(timeout);
         self.looked = Moment::now();
     }
 
@@ -521,10 +529,15 @@ where
         }
     }
 
-    fn stop(mut self) {
+    /// No more connections are made.
+    pub(super) fn turn_all_away(&mut self) {
         for mut seed in self.mailbox.take() {
             self.turn_away(&mut seed, RefusalCode::Stopping, "the server is stopping");
         }
+    }
+
+    fn stop(mut self) {
+        self.turn_all_away();
         self.close_all(&Lost::ClosedHere);
     }
 }

@@ -1,6 +1,6 @@
 //! Starting a server, and the handle on a running one.
 
-use super::acceptor::Acceptor;
+use super::acceptor::{Acceptor, refuse};
 use super::core::{Core, Host};
 use super::core_loop::{CoreLoop, Events};
 use super::mailbox::Mailbox;
@@ -8,7 +8,9 @@ use super::request::Request;
 use super::responder::{Outbox, Responder};
 use super::stats::{AcceptorCounters, CoreCounters, ServerStats};
 use super::{Server, Settings};
+use crate::deadline::Deadline;
 use crate::error::ServeError;
+use crate::handshake::RefusalCode;
 use crate::outgoing::Copies;
 use crate::setup;
 use mempool::Pool;
@@ -57,8 +59,25 @@ impl ServerHandle {
         }
     }
 
+    /// Tells the server to stop when it is done. It takes no more connections and no more requests: from now on calls end as
+    /// [`NotSent`](crate::CallError::NotSent) with [`NotSentReason::Stopping`](crate::NotSentReason::Stopping), and can be made elsewhere. What has arrived before
+    /// is answered, requests whose bodies are still being READ and deferred ones included: see [`Core::on_drain`].
+    ///
+    /// A connection is closed once its client has all answers. Of pushed replies in one message the server knows by itself when that is; of fetched ones,
+    /// and of those that the client READs, when the client says so, which it does while it waits for something or
+    /// [polls](crate::Client::poll). What is left at the deadline is closed as by [`shutdown`](Self::shutdown). A handler that is running is
+    /// waited for.
+    ///
+    /// Does not wait: see [`join`](Self::join). A later `shutdown` ends it at once.
+    pub fn drain(&self, deadline: Deadline) {
+        // The acceptor first, which is the last.
+        for mailbox in self.mailboxes.iter().rev() {
+            mailbox.drain(deadline);
+        }
+    }
+
     /// Waits until the server has stopped: for ever, unless it has been told to by
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](Self::shutdown) or [`drain`](Self::drain).
     pub fn join(mut self) {
         self.wait();
     }
@@ -67,6 +86,16 @@ impl ServerHandle {
         for thread in self.threads.drain(..) {
             // Handlers' panics are caught; another one has been reported by its hook.
             let _ = thread.join();
+        }
+        // A client may have been handed to a core that was just leaving.
+        for mailbox in &self.mailboxes {
+            for mut seed in mailbox.take() {
+                refuse(
+                    &mut seed.stream,
+                    RefusalCode::Stopping,
+                    "the server is stopping",
+                );
+            }
         }
     }
 }
@@ -200,12 +229,12 @@ where
             return;
         }
     };
-    let handler = make_handler(&Core {
-        index,
-        pool: pool.clone(),
-    });
+    let core = Core::new(index, pool.clone());
+    let handler = make_handler(&core);
     let host = Host {
         handler,
+        on_drain: core.into_on_drain(),
+        stopping: false,
         outbox: Rc::new(Outbox::new(pool.clone())),
         pool,
         pd,

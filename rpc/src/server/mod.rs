@@ -14,18 +14,23 @@ mod acceptor;
 mod conn;
 mod core;
 mod core_loop;
+mod drain;
+mod guard;
 mod handle;
 mod mailbox;
+mod peers;
 mod request;
 mod respond;
 mod responder;
 mod stats;
+mod stream;
 
 pub use self::core::Core;
 pub use handle::ServerHandle;
 pub use request::Request;
 pub use responder::Responder;
 pub use stats::ServerStats;
+pub use stream::{PartError, PartsResponder};
 
 use crate::credit::{WINDOW_MAX, WINDOW_MIN};
 use crate::error::ServeError;
@@ -33,6 +38,7 @@ use crate::handshake::Limits;
 use crate::setup;
 use crate::wait::Waiting;
 use mempool::Pool;
+use peers::PeerLimits;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 use verbs::{Context, Pd};
@@ -85,6 +91,7 @@ struct Settings {
     max_connections: usize,
     handshake_timeout: Duration,
     max_handshakes: usize,
+    peer: PeerLimits,
 }
 
 impl Server {
@@ -165,6 +172,7 @@ impl Server {
                 max_connections: 128,
                 handshake_timeout: Duration::from_secs(2),
                 max_handshakes: 64,
+                peer: PeerLimits::NONE,
             },
         })
     }
@@ -226,6 +234,33 @@ impl Server {
     /// less; it is refused then.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.settings.max_connections = count.max(1);
+        self
+    }
+
+    /// Most connections at once of one client address (default: as many as there are). Further ones are refused.
+    ///
+    /// An address is that of the control connection, without its port: programs of one host share it.
+    pub fn max_connections_per_peer(mut self, count: usize) -> Self {
+        self.settings.peer.connections = count.max(1);
+        self
+    }
+
+    /// Most requests in flight at once of one client address, on all of its connections and all cores (default: what the windows of its connections
+    /// allow). A request is in flight from its arrival to its answer. Further ones are not started:
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded).
+    ///
+    /// This or [`max_bytes_per_peer`](Self::max_bytes_per_peer) makes every request count in memory that the cores share.
+    pub fn max_requests_per_peer(mut self, count: u64) -> Self {
+        self.settings.peer.requests = Some(count.max(1));
+        self
+    }
+
+    /// Most bytes in flight of one client address, on all of its connections and all cores (default: without a limit): of requests, from arrival to
+    /// answer, and of replies that the client is to READ, until it has. A request that would be too much is not started:
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded). So one of more bytes than this never is. Replies are not refused, so they can be
+    /// more; then no request is taken before the client has READ some.
+    pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
+        self.settings.peer.bytes = Some(bytes);
         self
     }
 

@@ -56,6 +56,11 @@ impl Request<'_> {
         }
     }
 
+    /// The server's pool, for replies.
+    pub fn pool(&self) -> &Pool {
+        self.pool
+    }
+
     /// When the caller stops waiting, on this end's clock; what the request took to get here is not
     /// known and not subtracted.
     pub fn deadline(&self) -> Deadline {

@@ -7,6 +7,7 @@
 use super::conn::{Conn, Slot, State};
 use super::core::Host;
 use super::responder::{ROOM, Response, What};
+use super::stream::Stream;
 use crate::clock::Moment;
 use crate::credit::Class;
 use crate::error::Lost;
@@ -15,6 +16,7 @@ use crate::outgoing::{Held, NotReady, Outgoing, Ready, Workshop, header_buf};
 use crate::posted::Body;
 use crate::shelf::ENTRY_HEAD;
 use crate::wire::{HEADER_LEN, Header, Kind, SlotId};
+use std::rc::Rc;
 
 impl Conn {
     /// Posts the answers to this connection's own requests that its handler has just given.
@@ -45,7 +47,11 @@ impl Conn {
             let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
             self.link.post_small(Class::Answer, header, message)?;
         }
-        self.slots[id.index as usize].state = State::Idle;
+        let slot = &mut self.slots[id.index as usize];
+        slot.state = State::Idle;
+        if self.guarded {
+            slot.charge.answered(&self.ticket);
+        }
         Ok(())
     }
 
@@ -161,7 +167,20 @@ impl Conn {
         }
         let mut header = Header::new(Kind::Reply);
         header.slot = id;
+        let mut stream = None;
         let made = match what {
+            What::Part(outgoing, part_of) if self.has_stream(&part_of) => {
+                header.kind = Kind::Part;
+                let made = self.make_reply(host, outgoing, &mut header);
+                // It may have become an error, which is the end of it.
+                stream = Some(part_of);
+                made
+            }
+            What::Part(_, part_of) => {
+                part_of.close();
+                let message = "too many replies are being given in parts".to_owned();
+                self.make_error(host, true, Code::OVERLOADED, message, &mut header)
+            }
             What::Reply(outgoing) => self.make_reply(host, outgoing, &mut header),
             What::Bytes(bytes) => {
                 let (pool, limit) = (&host.pool, self.link.terms().inline_limit);
@@ -179,6 +198,10 @@ impl Conn {
         let ready = match made {
             Ok(ready) => ready,
             Err(what) => {
+                let what = match (what, stream) {
+                    (What::Reply(outgoing), Some(stream)) => What::Part(outgoing, stream),
+                    (what, _) => what,
+                };
                 // No memory for a header; it returns when the device is done with other messages.
                 self.unsent.push_front(Response {
                     conn: self.id,
@@ -189,7 +212,12 @@ impl Conn {
             }
         };
         host.count_copies();
-        if header.kind == Kind::Reply {
+        if let Some(stream) = stream
+            && header.kind != Kind::Part
+        {
+            stream.close();
+        }
+        if matches!(header.kind, Kind::Reply | Kind::Part) {
             host.counters.bytes_sent.add(ready.body_len);
         } else {
             host.counters.failed.add(1);
@@ -207,10 +235,29 @@ impl Conn {
         }
         let slot = &mut self.slots[id.index as usize];
         slot.state = State::Idle;
+        slot.charge.answered(&self.ticket);
         if ready.held.has_leases() {
             slot.held = ready.held;
+            if host.settings.peer.meters() {
+                slot.charge.keep(&self.ticket, ready.body_len);
+            }
         }
         Ok(())
+    }
+
+    /// Whether this reply in parts is one of the connection's, as it becomes with its first part, unless there are too many.
+    fn has_stream(&mut self, stream: &Rc<Stream>) -> bool {
+        if self.streams.iter().any(|known| Rc::ptr_eq(known, stream)) {
+            return true;
+        }
+        self.streams.retain(|known| !known.is_done());
+        let room = self.streams.len() < self.slots.len();
+        if room {
+            self.streams.push(Rc::clone(stream));
+            // Requests for further parts are not for the handler.
+            self.guarded = true;
+        }
+        room
     }
 
     /// A reply, or the error that takes its place; what cannot be made now comes back.

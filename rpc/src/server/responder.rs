@@ -1,5 +1,6 @@
 //! Answering requests.
 
+use super::stream::Stream;
 use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
@@ -122,6 +123,8 @@ pub(super) struct Response {
 
 pub(super) enum What {
     Reply(Outgoing),
+    /// A part of a reply, with more to come.
+    Part(Outgoing, Rc<Stream>),
     /// A payload that found no memory when it was taken in.
     Bytes(Box<[u8]>),
     Error {
@@ -158,6 +161,21 @@ impl Responder {
             inline_limit,
             answered: false,
         }
+    }
+
+    /// The server's pool, for replies.
+    pub fn pool(&self) -> &Pool {
+        &self.outbox.pool
+    }
+
+    pub(super) fn inline_limit(&self) -> u32 {
+        self.inline_limit
+    }
+
+    /// The duty to answer goes to who takes this.
+    pub(super) fn into_raw(mut self) -> (Rc<Outbox>, ConnId, SlotId) {
+        self.answered = true;
+        (Rc::clone(&self.outbox), self.conn, self.slot)
     }
 
     /// Answers with a payload. Pool buffers leave without a copy; large ones stay where they are

@@ -33,6 +33,7 @@ pub(super) struct CoreCounters {
     pub panics: Counter,
     pub expired: Counter,
     pub overloaded: Counter,
+    pub turned_away: Counter,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
     pub reads: Counter,
@@ -80,6 +81,8 @@ pub struct ServerStats {
     pub expired: u64,
     /// Requests not started for want of memory.
     pub overloaded: u64,
+    /// Requests not started because the server was stopping.
+    pub turned_away: u64,
     /// Bytes of requests.
     pub bytes_received: u64,
     /// Bytes of replies.
@@ -118,6 +121,7 @@ impl ServerStats {
             s.panics += core.panics.get();
             s.expired += core.expired.get();
             s.overloaded += core.overloaded.get();
+            s.turned_away += core.turned_away.get();
             s.bytes_received += core.bytes_received.get();
             s.bytes_sent += core.bytes_sent.get();
             s.reads += core.reads.get();

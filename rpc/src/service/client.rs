@@ -65,7 +65,12 @@ impl ServiceClient {
             return Err(unsent::<M>(reason, SgList::new(), None));
         }
         let method = names::Method(M::NUMBER);
-        let reply = self.client.call(method, &self.scratch, deadline)?;
+        let reply = match M::IDEMPOTENT {
+            true => self
+                .client
+                .call_idempotent(method, &self.scratch, deadline)?,
+            false => self.client.call(method, &self.scratch, deadline)?,
+        };
         Received::new(reply, None, M::VERSION, false).map_err(bad_reply::<M>)
     }
 
@@ -203,6 +208,9 @@ fn without_header(error: CallError) -> ServiceError {
         },
         CallError::Overloaded { message, buffers } => CallError::Overloaded {
             message,
+            buffers: own(buffers),
+        },
+        CallError::InParts { buffers } => CallError::InParts {
             buffers: own(buffers),
         },
         CallError::ReplyTooLarge { len, room, buffers } => CallError::ReplyTooLarge {

@@ -14,6 +14,9 @@ pub trait Method: 'static {
     const VERSION: u16;
     /// For messages to people.
     const NAME: &'static str;
+    /// Whether a request may be executed more than once without harm. Then [`ServiceClient::call`](super::ServiceClient::call) is
+    /// [`Client::call_idempotent`](crate::Client::call_idempotent).
+    const IDEMPOTENT: bool = false;
     /// How the header of a request is encoded.
     type Request: Encoding;
     /// How the header of a reply is encoded.

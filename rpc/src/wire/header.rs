@@ -14,10 +14,14 @@ pub enum Kind {
     Error = 3,
     /// The call was not started, and will not be: `code` says why, the body is a text.
     NotStarted = 4,
+    /// A part of the answer to a call: as a reply, but there is more, to be asked for.
+    Part = 5,
     /// Nothing but the credit counter that every header carries. Control.
     Credit = 16,
     /// Leases of replies are released: the body is a bitmap of slots. Control.
     Release = 17,
+    /// The server is stopping: requests that arrive from now on are not started. Control.
+    GoAway = 18,
 }
 
 impl Kind {
@@ -27,8 +31,10 @@ impl Kind {
             2 => Kind::Reply,
             3 => Kind::Error,
             4 => Kind::NotStarted,
+            5 => Kind::Part,
             16 => Kind::Credit,
             17 => Kind::Release,
+            18 => Kind::GoAway,
             _ => return None,
         })
     }
@@ -36,7 +42,7 @@ impl Kind {
     /// True for messages that live on the reserved entries and are never acknowledged by one of
     /// their own kind.
     pub fn is_control(self) -> bool {
-        matches!(self, Kind::Credit | Kind::Release)
+        matches!(self, Kind::Credit | Kind::Release | Kind::GoAway)
     }
 }
 

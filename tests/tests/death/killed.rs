@@ -1,12 +1,13 @@
 //! Killed peers, servers and clients.
 
 use mempool::BudgetKind;
-use rpc::{CallError, Deadline};
+use rpc::{CallError, Deadline, Reconnect};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use verbatim_tests::{Block, Link, Side, is_pattern, pattern, second_process, until};
 use verbs::{Device, Endpoint, WcStatus};
 
-use crate::part::{CHECK, ECHO, HOLD, Host, LONG, MAKE, PATHS, SEED};
+use crate::part::{CHECK, ECHO, HOLD, Host, LONG, MAKE, PATHS, SEED, patient};
 use crate::party::{BOUND, Party, start, within};
 
 /// Work that waits for a peer fails when the peer is killed, whether its owner polls or sleeps meanwhile; the memory comes back.
@@ -135,6 +136,49 @@ fn a_killed_server_ends_every_pending_call() {
         assert!(client.lost().is_some());
         drop(client);
         assert_eq!(host.live(), [0; BudgetKind::ALL.len()], "{:?}", paths);
+    }
+}
+
+/// A client that connects again does so to another process at the same address, and makes its idempotent call again.
+#[test]
+fn a_killed_server_is_followed_by_another() {
+    const NAME: &str = "killed::a_killed_server_is_followed_by_another";
+    for (path, paths) in PATHS.into_iter().enumerate() {
+        let Some(mut server) = start(NAME) else {
+            return;
+        };
+        let address = server.ask("serve");
+        let host = Host::new();
+        let policy = Reconnect::new().first_pause(Duration::from_millis(1));
+        let client = host.client(path).reconnect(policy);
+        let mut client = client.connect(&address[..]).unwrap();
+        let begun = AtomicBool::new(false);
+        let begin = std::thread::scope(|scope| {
+            let followed = scope.spawn(|| {
+                while !begun.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let begin = server.kill();
+                let mut next = start(NAME).unwrap();
+                assert_eq!(next.ask(format!("serve {address}")), address);
+                (next, begin)
+            });
+            for i in 0u64.. {
+                let bytes = pattern(if i % 8 == 0 { LONG } else { 100 }, i);
+                let call = client.call_idempotent(ECHO, &bytes[..], patient());
+                assert!(call.unwrap().bytes() == bytes);
+                begun.store(i > 20, Ordering::Relaxed);
+                if client.stats().reconnects > 0 {
+                    break;
+                }
+            }
+            let (next, begin) = followed.join().unwrap();
+            next.finish();
+            begin
+        });
+        println!("went on {:?} after the kill, {paths:?}", begin.elapsed());
+        drop(client);
+        assert_eq!(host.live(), [0; BudgetKind::ALL.len()], "{paths:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 //! | asked | does | answers |
 //! |---|---|---|
 //! | `serve` | starts a server | its address |
+//! | `serve ADDRESS` | the same, there | its address |
 //! | `address` | | the server's address |
 //! | `count` | | what the server holds, see [`Part::count`] |
 //! | `shutdown` | stops the server | the milliseconds that took |
@@ -109,7 +110,7 @@ pub fn play(mut control: Control) {
         let number = |i: usize| words[i].parse::<usize>().expect("a number");
         let answer = match words[0] {
             "end" => return,
-            "serve" => part.serve(),
+            "serve" => part.serve(words.get(1).unwrap_or(&"127.0.0.1:0")),
             "address" => part.serving().handle.local_addr().to_string(),
             "count" => part.count(),
             "shutdown" => part.shutdown(),
@@ -147,10 +148,10 @@ struct Serving {
 }
 
 impl Part {
-    fn serve(&mut self) -> String {
+    fn serve(&mut self, address: &str) -> String {
         let host = Host::new();
         let replies = host.pool.clone();
-        let handle = Server::bind("127.0.0.1:0")
+        let handle = Server::bind(address)
             .expect("an address")
             .pool(&host.pd, &host.pool)
             .serve(move |_core| handler(replies.clone()))

@@ -1,0 +1,111 @@
+//! Several requests with one doorbell.
+
+use super::{Link, boxed, post_failed};
+use crate::credit::Class;
+use crate::error::Lost;
+use crate::posted::{Body, Message, Posted};
+use crate::wire::{Header, SlotId};
+use mempool::Buf;
+
+/// One of several requests that are posted together: as the arguments of [`Link::post`].
+pub(crate) struct Together {
+    pub header: Header,
+    pub buf: Buf,
+    pub body: Body,
+    pub owner: Option<SlotId>,
+}
+
+/// Several requests could not be posted, or not all of them. It is the end of the connection.
+pub(crate) struct Several {
+    pub lost: Lost,
+    /// So many of the first were posted all the same.
+    pub posted: usize,
+    /// What the others had behind their headers, in order.
+    pub bodies: Vec<Body>,
+}
+
+impl Link {
+    /// How many more requests can be posted together now, however long they are, with so many that take so much of a ring.
+    pub fn requests_beyond(&self, count: u32, bytes: u64) -> u32 {
+        let room = self.tx.free_slots().saturating_sub(count);
+        room.min(self.credits.look_beyond(count, bytes))
+    }
+
+    /// Posts requests with one call of the device, each of which [`requests_beyond`](Self::requests_beyond) said there is
+    /// room for.
+    ///
+    /// The first batches allocate; later ones use that memory again.
+    pub fn post_together(
+        &mut self,
+        requests: impl ExactSizeIterator<Item = Together>,
+    ) -> Result<(), Several> {
+        let mut left = requests.len();
+        let mut batch = self.tx.batch();
+        for request in requests {
+            let Together {
+                mut header,
+                mut buf,
+                body,
+                owner,
+            } = request;
+            left -= 1;
+            let sent = self.credits.send(Class::Request, buf.len() + body.len());
+            header.credit = sent.counter;
+            if let Some(front) = buf.first_chunk_mut() {
+                header.encode(front);
+            }
+            let message = Message {
+                header: buf,
+                body,
+                owner,
+            };
+            let message = Posted::Message(boxed(&mut self.boxes, message));
+            // The last one's completion is that of all.
+            let signal = left == 0 || self.unsignaled + 1 >= self.signal_every;
+            let added = match (self.terms.peer_ring, sent.offset) {
+                (Some(ring), Some(offset)) => {
+                    let Posted::Message(inner) = &message else {
+                        continue;
+                    };
+                    let end = offset + inner.len() as u64;
+                    match ring.slice(offset..end) {
+                        Ok(place) => {
+                            let wr = batch.write(message, place).imm(0);
+                            if signal { wr.signaled() } else { wr }.add()
+                        }
+                        Err(error) => return Err(nothing(post_failed(&error))),
+                    }
+                }
+                _ => {
+                    let wr = batch.send(message);
+                    if signal { wr.signaled() } else { wr }.add()
+                }
+            };
+            // There is room, and no message is longer than agreed upon.
+            added.map_err(|error| nothing(post_failed(&error)))?;
+            self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        }
+        batch.post().map_err(|error| Several {
+            lost: post_failed(&error),
+            posted: error.posted(),
+            bodies: error.into_inner().into_iter().map(body_of).collect(),
+        })
+    }
+}
+
+/// Nothing was posted, and what there was is gone.
+#[cold]
+fn nothing(lost: Lost) -> Several {
+    Several {
+        lost,
+        posted: 0,
+        bodies: Vec::new(),
+    }
+}
+
+fn body_of(posted: Posted) -> Body {
+    match posted {
+        Posted::Message(message) => message.body,
+        _ => Body::Empty,
+    }
+}

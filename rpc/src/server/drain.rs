@@ -1,0 +1,155 @@
+//! Stopping when all is done.
+//!
+//! Requests that arrive from now on are refused as not started. Those that had arrived are answered, by handlers that run when a
+//! body has come in, and by whoever holds a responder. Each client is told. A connection is closed
+//!
+//! * when its client has said goodbye, as it does once it has been told and has all answers; or
+//! * when all has been answered, the device is done with the answers, and nothing is left here for the client to READ: then its client
+//!   has them. It may be busy elsewhere, and have posted requests that nobody will ever start; the last word on the control connection says so; or
+//! * at the deadline.
+
+use super::conn::Conn;
+use super::core::Host;
+use super::core_loop::CoreLoop;
+use super::mailbox::DRAIN;
+use super::request::Request;
+use super::responder::Responder;
+use crate::clock::Moment;
+use crate::credit::Class;
+use crate::error::Lost;
+use crate::outgoing::header_buf;
+use crate::posted::Body;
+use crate::wait::{Next, POLLS, Waiter};
+use crate::wire::{Header, Kind};
+use std::time::Duration;
+
+/// How long to sleep at most while a message waits for room or memory.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Rounds with something to do, after which the clock is looked at.
+const BUSY_ROUNDS: u32 = 64;
+
+/// How far a connection has come.
+enum Stage {
+    /// Answers are to be given or to complete, or the client is to say goodbye.
+    Waiting,
+    /// A message could not be posted yet.
+    Again,
+    /// Its client has everything.
+    Done,
+}
+
+impl<H> CoreLoop<H>
+where
+    H: FnMut(Request<'_>, Responder),
+{
+    /// Finishes what there is, if that is wanted; until the deadline, or until told to stop at once.
+    pub(super) fn drain(&mut self) {
+        if self.mailbox.state() != DRAIN {
+            return;
+        }
+        let until = self.mailbox.until();
+        for (_, conn) in &mut self.conns {
+            conn.guarded = true;
+        }
+        self.host.begin_to_drain();
+        self.deliver();
+        let mut waiter = Waiter::new(self.host.settings.waiting);
+        let mut busy = 0u32;
+        loop {
+            self.turn_all_away();
+            let passed = self.pass(POLLS);
+            let again = self.part();
+            if self.conns.is_empty() || self.mailbox.state() != DRAIN {
+                return;
+            }
+            if passed > 0 {
+                waiter.found();
+                busy += 1;
+                if busy.is_multiple_of(BUSY_ROUNDS) {
+                    self.settle();
+                    let now = Moment::now();
+                    if until.is_past_at(now) {
+                        return;
+                    }
+                    self.look(now);
+                }
+                continue;
+            }
+            match waiter.idle() {
+                Next::Poll => {}
+                Next::Look(now) => {
+                    if until.is_past_at(now) {
+                        return;
+                    }
+                    self.look(now);
+                    self.host.arrived = None;
+                }
+                Next::Sleep(now) => {
+                    if until.is_past_at(now) {
+                        return;
+                    }
+                    let left = until.remaining_at(now);
+                    let most = again.then_some(RETRY).into_iter().chain(left).min();
+                    self.sleep(DRAIN, most);
+                    self.host.arrived = None;
+                    waiter.found();
+                }
+            }
+        }
+    }
+
+    /// Tells clients, and closes what is done; whether to try again soon.
+    fn part(&mut self) -> bool {
+        let mut again = false;
+        let mut ended = Vec::new();
+        for (key, conn) in &mut self.conns {
+            match conn.part(&mut self.host) {
+                Ok(Stage::Waiting) => {}
+                Ok(Stage::Again) => again = true,
+                Ok(Stage::Done) => ended.push((key, Lost::Drained)),
+                Err(lost) => ended.push((key, lost)),
+            }
+        }
+        for (key, why) in ended {
+            self.close(key, &why);
+        }
+        again
+    }
+}
+
+impl Conn {
+    /// Tells the client, if that has not been done, and whether it has everything.
+    fn part<H>(&mut self, host: &mut Host<H>) -> Result<Stage, Lost> {
+        let busy = self.is_busy();
+        // The last message has a completion of its own, which is that of all answers.
+        let last = !busy && self.link.is_silent();
+        if !self.told || last {
+            return self.tell(host);
+        }
+        let left = self.shelf.is_some() || self.slots.iter().any(|slot| !slot.held.is_nothing());
+        match busy || left || !self.link.is_drained() {
+            true => Ok(Stage::Waiting),
+            false => Ok(Stage::Done),
+        }
+    }
+
+    fn tell<H>(&mut self, host: &mut Host<H>) -> Result<Stage, Lost> {
+        // Once told, this is for its completion alone.
+        let (kind, class) = match self.told {
+            false => (Kind::GoAway, Class::Control),
+            true => (Kind::Credit, Class::Credit),
+        };
+        if !self.link.may_post(class) {
+            return Ok(Stage::Again);
+        }
+        let Ok(buf) = header_buf(&host.pool, 0) else {
+            return Ok(Stage::Again);
+        };
+        self.link.signal_next();
+        let header = Header::new(kind);
+        self.link.post(class, header, buf, Body::Empty, None)?;
+        self.told = true;
+        Ok(Stage::Waiting)
+    }
+}
