@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use mempool::{Budget, BudgetKind, Pool};
-use rpc::{Client, ReplyPath, RequestPath, Server};
+use rpc::{Client, ReplyPath, RequestPath, ServeError, Server};
 
 /// Connections. Those of `rpc/examples/scale.rs` are more.
 const COUNT: u64 = 100;
@@ -67,5 +67,50 @@ fn an_idle_connection_takes_64_kib_of_the_server_and_gives_them_back() {
             std::thread::yield_now();
         }
         assert_eq!(kept(&pool), before);
+    });
+}
+
+/// The processors that this thread may run on.
+fn allowed() -> Vec<usize> {
+    // SAFETY: plain bits, for which zero is a value; the set is our own.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let all = size_of_val(&set);
+        assert_eq!(libc::sched_getaffinity(0, all, &raw mut set), 0);
+        set
+    };
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: within the set.
+        .filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) })
+        .collect()
+}
+
+#[test]
+fn cores_run_where_they_are_pinned_or_not_at_all() {
+    bounded(|| {
+        let mine = allowed();
+        let last = *mine.last().unwrap();
+        let server = server().cores(2).pin([last]).serve(move |_core| {
+            assert_eq!(allowed(), [last]);
+            |_request: rpc::Request<'_>, responder: rpc::Responder| {
+                responder.reply((allowed().len() as u64).to_le_bytes());
+            }
+        });
+        let server = server.unwrap();
+        let mut client = client(&server);
+        let reply = client.call(ECHO, "", patient()).unwrap();
+        assert_eq!(reply.bytes(), 1u64.to_le_bytes());
+        assert_eq!(allowed(), mine, "nobody else is pinned");
+        for nowhere in [1023, 1 << 20] {
+            match common::server()
+                .pin([nowhere])
+                .serve(|core| handler(core.pool().clone()))
+            {
+                Err(error @ ServeError::Start { .. }) => {
+                    assert!(error.to_string().contains("pinned"), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     });
 }

@@ -15,6 +15,7 @@ use crate::outgoing::Copies;
 use crate::setup;
 use mempool::Pool;
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,6 +120,8 @@ impl fmt::Debug for ServerHandle {
 /// What a core's thread starts from.
 struct CoreSeed {
     index: usize,
+    /// The processor to run on, if not any.
+    processor: Option<usize>,
     pd: Pd,
     pool: Pool,
     settings: Settings,
@@ -137,6 +140,7 @@ where
         tls,
         addr,
         cores,
+        processors,
         device,
         pool,
         mut settings,
@@ -165,6 +169,7 @@ where
         handle.cores.push(Arc::clone(&counters));
         let seed = CoreSeed {
             index,
+            processor: processors.get(index % processors.len().max(1)).copied(),
             pd: pd.clone(),
             pool: pool.clone(),
             settings,
@@ -215,6 +220,7 @@ where
 {
     let CoreSeed {
         index,
+        processor,
         pd,
         pool,
         settings,
@@ -222,6 +228,13 @@ where
         counters,
         connections,
     } = seed;
+    if let Some(processor) = processor
+        && let Err(source) = pin(processor)
+    {
+        let what = "a core's thread on the processor it was pinned to";
+        let _ = report.send(Err(ServeError::Start { what, source }));
+        return;
+    }
     let events = match Events::new(&pd, &settings, &mailbox) {
         Ok(events) => events,
         Err(error) => {
@@ -246,5 +259,21 @@ where
     };
     if report.send(Ok(())).is_ok() {
         CoreLoop::new(host, events, mailbox, connections).run();
+    }
+}
+
+/// Has this thread run on one processor alone.
+fn pin(processor: usize) -> io::Result<()> {
+    // SAFETY: plain bits, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if processor >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: within the set, as just checked.
+    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: a set of our own, read during the call.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -71,6 +71,7 @@ pub struct Server {
     tls: Tls,
     addr: SocketAddr,
     cores: usize,
+    processors: Vec<usize>,
     device: Option<Context>,
     pool: Option<(Pd, Pool)>,
     settings: Settings,
@@ -160,6 +161,7 @@ impl Server {
             tls: None,
             addr,
             cores: 1,
+            processors: Vec::new(),
             device: None,
             pool: None,
             settings: Settings {
@@ -185,6 +187,15 @@ impl Server {
     /// How many cores serve (default 1): a thread and a handler each.
     pub fn cores(mut self, count: usize) -> Self {
         self.cores = count.max(1);
+        self
+    }
+
+    /// Pins the threads of the cores, each to one of these processors, in order, and again from the first where there are fewer. By default they run where
+    /// the system lets them.
+    ///
+    /// [`serve`](Self::serve) fails with [`ServeError::Start`] where a processor does not exist or is not this process's to use (`sched_setaffinity(2)`).
+    pub fn pin(mut self, processors: impl IntoIterator<Item = usize>) -> Self {
+        self.processors = processors.into_iter().collect();
         self
     }
 
