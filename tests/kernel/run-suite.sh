@@ -43,6 +43,7 @@ verbs-unreliable verbatim-verbs  unreliable  rxe0  rxe0  $(skip failed_is_recove
 pool-calls       verbatim-mempool  calls    rxe0  rxe0  --nocapture
 rpc-echo         verbatim-rpc    echo       rxe0  rxe0
 rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1
+rpc-lossy        verbatim-rpc    echo       rxe0  rxe1  $(skip sixty_four_megabytes every_length)
 rpc-one-way      verbatim-rpc    one_way    rxe0  rxe0  --skip million
 rpc-failure      verbatim-rpc    failure    rxe0  rxe0
 rpc-hostile      verbatim-rpc    hostile    rxe0  rxe0
