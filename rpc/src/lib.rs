@@ -57,7 +57,8 @@ pub use handshake::{Goodbye, HandshakeError, RefusalCode, ReplyPath, RequestPath
 pub use names::{Code, Method};
 pub use payload::Payload;
 pub use server::{
-    Core, PartError, PartsResponder, Request, Responder, Server, ServerHandle, ServerStats,
+    ConnectionStats, Core, PartError, PartsResponder, Request, Responder, Server, ServerHandle,
+    ServerStats,
 };
 pub use slot::SlotError;
 #[cfg(feature = "tls")]

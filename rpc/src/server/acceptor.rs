@@ -5,9 +5,9 @@
 //! limit on how many may be in this state. Only a client that has said a sensible hello is handed
 //! to a core; before that it costs a socket and half a kilobyte.
 
+use super::books::AcceptorCounters;
 use super::mailbox::{Mailbox, Seed};
 use super::peers::Peers;
-use super::stats::AcceptorCounters;
 use super::{Settings, Tls};
 use crate::epoll::Epoll;
 use crate::handshake::{

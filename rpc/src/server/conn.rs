@@ -9,6 +9,7 @@
 //! Failure. Any error ends the connection: [`Conn::destroy`] takes the queue pair down before it
 //! frees what slots hold. Answers to requests of a connection that is gone are dropped.
 
+use super::books::ConnBook;
 use super::core::{Host, Job};
 use super::guard::Charge;
 use super::peers::Ticket;
@@ -33,6 +34,7 @@ use mempool::{AllocError, Buf};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use verbs::Completion;
 
 pub(super) struct Conn {
@@ -56,6 +58,8 @@ pub(super) struct Conn {
     pub(super) streams: Vec<Rc<Stream>>,
     /// What the connection counts as.
     pub(super) ticket: Ticket,
+    /// Where it counts.
+    pub(super) book: Arc<ConnBook>,
     peer: SocketAddr,
     /// Slots with READs to post.
     transfers: Turns,
@@ -112,6 +116,7 @@ impl Conn {
         shelf: Option<Shelf>,
         control: Control,
         (peer, ticket): (SocketAddr, Ticket),
+        book: Arc<ConnBook>,
     ) -> Conn {
         let slots = link.terms().slots as usize;
         Conn {
@@ -126,6 +131,7 @@ impl Conn {
             guarded: false,
             told: false,
             ticket,
+            book,
             streams: Vec::new(),
             peer,
             transfers: Turns::default(),
@@ -219,7 +225,7 @@ impl Conn {
             slot.held = Held::Nothing;
             slot.charge.let_go(&self.ticket);
         }
-        host.counters.bytes_received.add(header.body_len);
+        self.book.counters.bytes_received.add(header.body_len);
 
         if self.guarded && !self.guard(host, header)? {
             return self.link.repost(Class::Request);
@@ -379,6 +385,7 @@ impl Conn {
         {
             host.outbox.expect_small(self.id, slot, most);
         }
+        self.book.counters.calls.add(1);
         host.run(&mut Job {
             conn: self.id,
             slot,
@@ -403,12 +410,12 @@ impl Conn {
         slot: SlotId,
         error: &AllocError,
     ) -> Result<(), Lost> {
-        host.counters.overloaded.add(1);
+        self.book.counters.overloaded.add(1);
         self.refuse(host, slot, Code::OVERLOADED, error.to_string())
     }
 
     fn refuse_expired<H>(&mut self, host: &mut Host<H>, slot: SlotId) -> Result<(), Lost> {
-        host.counters.expired.add(1);
+        self.book.counters.expired.add(1);
         let why = "the caller's time was over before the request could be started";
         self.refuse(host, slot, Code::EXPIRED, why.to_owned())
     }
@@ -477,7 +484,7 @@ impl Conn {
             self.transfers.took(pull.transfer.left());
             if let Some((slice, source)) = next {
                 self.link.read(slice, source, id)?;
-                host.counters.reads.add(1);
+                self.book.counters.reads.add(1);
                 return Ok(1);
             }
         }

@@ -1,9 +1,9 @@
 //! What connections of a core share: the handler, the pool, the counters.
 
 use super::Settings;
+use super::books::CoreBook;
 use super::request::{Bytes, Request};
 use super::responder::{ConnId, Outbox, Responder};
-use super::stats::CoreCounters;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::names::Method;
@@ -76,7 +76,7 @@ pub(super) struct Host<H> {
     pub pool: Pool,
     pub pd: Pd,
     pub outbox: Rc<Outbox>,
-    pub counters: Arc<CoreCounters>,
+    pub book: Arc<CoreBook>,
     pub settings: Settings,
     /// About when the messages at hand arrived, if that is known.
     pub arrived: Option<Moment>,
@@ -93,7 +93,6 @@ where
     /// Runs the handler. If it panics, the responder it was given answers, or has answered.
     #[inline(always)]
     pub fn run(&mut self, job: &mut Job<'_>) {
-        self.counters.calls.add(1);
         self.delayed = true;
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
@@ -149,7 +148,7 @@ where
 impl<H> Host<H> {
     #[cold]
     fn count_panic(&mut self, payload: Box<dyn Any + Send>) {
-        self.counters.panics.add(1);
+        self.book.counters.panics.add(1);
         // Dropping what it panicked with may panic as well; a second one is forgotten.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(again);
@@ -174,8 +173,11 @@ impl<H> Host<H> {
         let made = std::mem::take(&mut self.copies);
         let copies = taken.copies + made.copies;
         if copies > 0 {
-            self.counters.copies.add(copies);
-            self.counters.bytes_copied.add(taken.bytes + made.bytes);
+            self.book.counters.copies.add(copies);
+            self.book
+                .counters
+                .bytes_copied
+                .add(taken.bytes + made.bytes);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Settings;
 use super::acceptor::refuse;
+use super::books::ConnBook;
 use super::conn::Conn;
 use super::core::Host;
 use super::mailbox::{Mailbox, RUN, Seed};
@@ -328,15 +329,21 @@ where
         match self.connect(&mut seed) {
             Ok((link, shelf, welcome)) => {
                 // Counted before the client can know.
-                self.host.counters.opened.add(1);
+                self.epoch += 1;
+                let (epoch, terms) = (self.epoch, &seed.terms);
+                let book = ConnBook::new(seed.peer, (terms.request_path, terms.reply_path));
+                let core = &self.host.book;
+                core.enter(epoch, Arc::clone(&book));
+                core.counters.opened.add(1);
                 let bytes = Frame::Welcome(welcome).encode();
                 if !matches!(seed.stream.write(&bytes), Ok(n) if n == bytes.len()) {
                     link.destroy();
                     drop(shelf);
                     self.gone();
-                    return self.host.counters.closed.add(1);
+                    self.host.book.leave(epoch);
+                    return self.host.book.counters.closed.add(1);
                 }
-                self.insert(seed, link, shelf);
+                self.insert(seed, link, shelf, (epoch, book));
             }
             Err((code, text)) => self.turn_away(&mut seed, code, &text),
         }
@@ -397,20 +404,22 @@ where
         Ok((link, shelf, welcome))
     }
 
-    fn insert(&mut self, seed: Seed, link: Link, shelf: Option<Shelf>) {
+    fn insert(
+        &mut self,
+        seed: Seed,
+        link: Link,
+        shelf: Option<Shelf>,
+        (epoch, book): (u64, Arc<ConnBook>),
+    ) {
         let entry = self.conns.vacant_entry();
         let key = entry.key();
-        self.epoch += 1;
-        let id = ConnId {
-            key,
-            epoch: self.epoch,
-        };
+        let id = ConnId { key, epoch };
         let route = |receive| Route { key, receive };
         self.routes.insert(link.send_id(), route(false));
         self.routes.insert(link.recv_id(), route(true));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
         let control = Control::new(seed.stream);
-        let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket));
+        let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
         conn.guarded = self.host.settings.peer.meters();
         entry.insert(conn);
         if let Err(error) = watched {
@@ -430,7 +439,7 @@ where
     /// A seed that did not become a connection.
     fn gone(&mut self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
-        self.host.counters.refused.add(1);
+        self.host.book.counters.refused.add(1);
     }
 
     /// Ends a connection.
@@ -441,7 +450,7 @@ where
         self.last = None;
         self.routes.remove(&conn.link.send_id());
         self.routes.remove(&conn.link.recv_id());
-        let counters = &self.host.counters;
+        let counters = &self.host.book.counters;
         counters.rnr.add(conn.link.rnr());
         if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
             if !matches!(why, Lost::ClosedHere | Lost::Drained) {
@@ -451,7 +460,9 @@ where
         } else if matches!(why, Lost::Goodbye(goodbye) if *goodbye != Goodbye::Closing) {
             counters.broken.add(1);
         }
+        let epoch = conn.id.epoch;
         conn.destroy();
+        self.host.book.leave(epoch);
         // Only now is there room for another; and whoever sees it counted as closed finds it.
         self.connections.fetch_sub(1, Ordering::Relaxed);
         counters.closed.add(1);

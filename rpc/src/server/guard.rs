@@ -52,7 +52,7 @@ impl Conn {
             return Ok(false);
         }
         if host.stopping {
-            host.counters.turned_away.add(1);
+            self.book.counters.turned_away.add(1);
             let why = "the server is stopping".to_owned();
             self.refuse(host, header.slot, Code::STOPPING, why)?;
             return Ok(false);
@@ -68,7 +68,7 @@ impl Conn {
                 Ok(true)
             }
             Err(why) => {
-                host.counters.overloaded.add(1);
+                self.book.counters.overloaded.add(1);
                 self.refuse(host, header.slot, Code::OVERLOADED, why)?;
                 Ok(false)
             }

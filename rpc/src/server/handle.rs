@@ -1,12 +1,13 @@
 //! Starting a server, and the handle on a running one.
 
 use super::acceptor::{Acceptor, refuse};
+use super::books::{AcceptorCounters, CoreBook};
 use super::core::{Core, Host};
 use super::core_loop::{CoreLoop, Events};
 use super::mailbox::Mailbox;
 use super::request::Request;
 use super::responder::{Outbox, Responder};
-use super::stats::{AcceptorCounters, CoreCounters, ServerStats};
+use super::stats::{ConnectionStats, ServerStats};
 use super::{Server, Settings};
 use crate::deadline::Deadline;
 use crate::error::ServeError;
@@ -31,7 +32,7 @@ pub struct ServerHandle {
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
     acceptor: Arc<AcceptorCounters>,
-    cores: Vec<Arc<CoreCounters>>,
+    cores: Vec<Arc<CoreBook>>,
 }
 
 impl ServerHandle {
@@ -45,9 +46,28 @@ impl ServerHandle {
         &self.pool
     }
 
-    /// Figures since the server started.
+    /// Figures since the server started, all cores together.
+    ///
+    /// This, [`core_stats`](Self::core_stats) and [`connections`](Self::connections) read what cores count anyway. They wait for no core, and may be
+    /// called from handlers. They take time for each connection that is open: they are not for the path of calls.
     pub fn stats(&self) -> ServerStats {
-        ServerStats::of(&self.acceptor, self.cores.iter().map(|core| &**core))
+        ServerStats::of(&self.acceptor, &self.cores)
+    }
+
+    /// Figures of each core since the server started. What happens before a connection has a core is in [`stats`](Self::stats) alone: here `accepted`,
+    /// `garbage`, `timed_out` and `evicted` are 0, and `refused` is what the core refused.
+    pub fn core_stats(&self) -> Vec<ServerStats> {
+        let cores = self.cores.iter();
+        cores.map(|core| ServerStats::of_core(core)).collect()
+    }
+
+    /// The connections that are open, core by core, the oldest of each first.
+    pub fn connections(&self) -> Vec<ConnectionStats> {
+        let mut list = Vec::new();
+        for (index, core) in self.cores.iter().enumerate() {
+            core.list_into(index, &mut list);
+        }
+        list
     }
 
     /// Tells the server to stop: no new connections; handlers that run finish, then connections are
@@ -126,7 +146,7 @@ struct CoreSeed {
     pool: Pool,
     settings: Settings,
     mailbox: Arc<Mailbox>,
-    counters: Arc<CoreCounters>,
+    book: Arc<CoreBook>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -164,9 +184,9 @@ where
     let mut reports = Vec::new();
     for index in 0..cores {
         let mailbox = Arc::new(Mailbox::new().map_err(start_error("a core's mailbox"))?);
-        let counters = Arc::<CoreCounters>::default();
+        let book = Arc::<CoreBook>::default();
         handle.mailboxes.push(Arc::clone(&mailbox));
-        handle.cores.push(Arc::clone(&counters));
+        handle.cores.push(Arc::clone(&book));
         let seed = CoreSeed {
             index,
             processor: processors.get(index % processors.len().max(1)).copied(),
@@ -174,7 +194,7 @@ where
             pool: pool.clone(),
             settings,
             mailbox,
-            counters,
+            book,
             connections: Arc::clone(&connections),
         };
         let make_handler = Arc::clone(&make_handler);
@@ -225,7 +245,7 @@ where
         pool,
         settings,
         mailbox,
-        counters,
+        book,
         connections,
     } = seed;
     if let Some(processor) = processor
@@ -251,7 +271,7 @@ where
         outbox: Rc::new(Outbox::new(pool.clone())),
         pool,
         pd,
-        counters,
+        book,
         settings,
         arrived: None,
         delayed: false,

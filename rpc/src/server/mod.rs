@@ -11,6 +11,7 @@
 //! no memory shared between cores, between a request and its reply.
 
 mod acceptor;
+mod books;
 mod conn;
 mod core;
 mod core_loop;
@@ -29,7 +30,7 @@ pub use self::core::Core;
 pub use handle::ServerHandle;
 pub use request::Request;
 pub use responder::Responder;
-pub use stats::ServerStats;
+pub use stats::{ConnectionStats, ServerStats};
 pub use stream::{PartError, PartsResponder};
 
 use crate::credit::{WINDOW_MAX, WINDOW_MIN};

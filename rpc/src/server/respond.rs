@@ -38,7 +38,7 @@ impl Conn {
         let Some((mut room, len)) = host.outbox.take_small() else {
             return Ok(());
         };
-        host.counters.bytes_sent.add((len - HEADER_LEN) as u64);
+        self.book.counters.bytes_sent.add((len - HEADER_LEN) as u64);
         let mut header = Header::new(Kind::Reply);
         header.slot = id;
         if self.shelf.is_some() {
@@ -218,9 +218,9 @@ impl Conn {
             stream.close();
         }
         if matches!(header.kind, Kind::Reply | Kind::Part) {
-            host.counters.bytes_sent.add(ready.body_len);
+            self.book.counters.bytes_sent.add(ready.body_len);
         } else {
-            host.counters.failed.add(1);
+            self.book.counters.failed.add(1);
         }
         ready.describe(&mut header);
         let slot = &self.slots[id.index as usize];

@@ -1,59 +1,12 @@
 //! What a server counts.
 
+use super::books::{AcceptorCounters, CoreBook};
+use crate::handshake::{ReplyPath, RequestPath};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-/// A counter that one thread writes and others read.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Only by the one thread that owns the counter: no locked instruction.
-    #[inline]
-    pub fn add(&self, n: u64) {
-        let value = self.0.load(Ordering::Relaxed);
-        self.0.store(value.wrapping_add(n), Ordering::Release);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// Counters of one core. On cache lines of their own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct CoreCounters {
-    pub opened: Counter,
-    pub closed: Counter,
-    pub broken: Counter,
-    pub refused: Counter,
-    pub calls: Counter,
-    pub failed: Counter,
-    pub panics: Counter,
-    pub expired: Counter,
-    pub overloaded: Counter,
-    pub turned_away: Counter,
-    pub bytes_received: Counter,
-    pub bytes_sent: Counter,
-    pub reads: Counter,
-    pub copies: Counter,
-    pub bytes_copied: Counter,
-    pub rnr: Counter,
-}
-
-/// Counters of the acceptor.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct AcceptorCounters {
-    pub accepted: Counter,
-    pub refused: Counter,
-    pub garbage: Counter,
-    pub timed_out: Counter,
-    pub evicted: Counter,
-}
-
-/// Figures of a server since it started, all cores together.
+/// Figures since a server started: of all cores together, or of one ([`ServerHandle::core_stats`](crate::ServerHandle::core_stats)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
@@ -98,11 +51,12 @@ pub struct ServerStats {
 }
 
 impl ServerStats {
-    pub(super) fn of<'a>(
+    /// Of all cores.
+    pub(super) fn of(
         acceptor: &AcceptorCounters,
-        cores: impl Iterator<Item = &'a CoreCounters>,
+        cores: &[std::sync::Arc<CoreBook>],
     ) -> ServerStats {
-        let mut s = ServerStats {
+        let mut stats = ServerStats {
             accepted: acceptor.accepted.get(),
             refused: acceptor.refused.get(),
             garbage: acceptor.garbage.get(),
@@ -111,25 +65,74 @@ impl ServerStats {
             ..ServerStats::default()
         };
         for core in cores {
-            // Closed first: what closes in between must not make the difference negative.
-            let closed = core.closed.get();
-            s.connections += core.opened.get().saturating_sub(closed);
-            s.refused += core.refused.get();
-            s.broken += core.broken.get();
-            s.calls += core.calls.get();
-            s.failed += core.failed.get();
-            s.panics += core.panics.get();
-            s.expired += core.expired.get();
-            s.overloaded += core.overloaded.get();
-            s.turned_away += core.turned_away.get();
-            s.bytes_received += core.bytes_received.get();
-            s.bytes_sent += core.bytes_sent.get();
-            s.reads += core.reads.get();
-            s.copies += core.copies.get();
-            s.bytes_copied += core.bytes_copied.get();
-            s.rnr += core.rnr.get();
+            core.sum_into(&mut stats);
         }
-        s
+        stats
+    }
+
+    /// Of one core.
+    pub(super) fn of_core(core: &CoreBook) -> ServerStats {
+        let mut stats = ServerStats::default();
+        core.sum_into(&mut stats);
+        stats
+    }
+}
+
+/// Figures of one connection of a server: see [`ServerHandle::connections`](crate::ServerHandle::connections).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// The core that serves it, from 0.
+    pub core: usize,
+    /// The client's end of the control connection.
+    pub peer: SocketAddr,
+    /// How requests travel.
+    pub request_path: RequestPath,
+    /// How replies travel.
+    pub reply_path: ReplyPath,
+    /// How long it has been there.
+    pub age: Duration,
+    /// Requests handed to the handler.
+    pub calls: u64,
+    /// Requests answered with an error.
+    pub failed: u64,
+    /// Requests not started because their callers' time was over.
+    pub expired: u64,
+    /// Requests not started for want of memory, or because the client's address had too much in flight.
+    pub overloaded: u64,
+    /// Requests not started because the server was stopping.
+    pub turned_away: u64,
+    /// Bytes of requests.
+    pub bytes_received: u64,
+    /// Bytes of replies.
+    pub bytes_sent: u64,
+    /// READs of large requests.
+    pub reads: u64,
+}
+
+impl ConnectionStats {
+    /// Of one that has done nothing yet.
+    pub(super) fn new(
+        core: usize,
+        peer: SocketAddr,
+        request_path: RequestPath,
+        reply_path: ReplyPath,
+    ) -> ConnectionStats {
+        ConnectionStats {
+            core,
+            peer,
+            request_path,
+            reply_path,
+            age: Duration::ZERO,
+            calls: 0,
+            failed: 0,
+            expired: 0,
+            overloaded: 0,
+            turned_away: 0,
+            bytes_received: 0,
+            bytes_sent: 0,
+            reads: 0,
+        }
     }
 }
 
@@ -154,6 +157,27 @@ impl fmt::Display for ServerStats {
             self.copies,
             self.bytes_copied,
             self.rnr,
+        )
+    }
+}
+
+impl fmt::Display for ConnectionStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} on core {} for {:.1?} ({:?}/{:?}): {} calls ({} failed, {} expired, {} overloaded), {} B in, {} B out, {} READs",
+            self.peer,
+            self.core,
+            self.age,
+            self.request_path,
+            self.reply_path,
+            self.calls,
+            self.failed,
+            self.expired,
+            self.overloaded,
+            self.bytes_received,
+            self.bytes_sent,
+            self.reads,
         )
     }
 }
