@@ -1,5 +1,6 @@
 //! Durations in logarithmic buckets: constant memory, no allocation, about 3 % resolution.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Buckets per power of two.
@@ -7,16 +8,55 @@ const SUB: u64 = 32;
 const SUB_BITS: u32 = SUB.trailing_zeros();
 /// Up to 2^40 ns, eighteen minutes; what is longer counts there.
 const BUCKETS: usize = ((40 - SUB_BITS as usize) + 1) * SUB as usize;
+/// What is too long counts in it.
+const LAST: usize = BUCKETS - 1;
 
-/// Counts durations.
-#[derive(Clone)]
-pub(crate) struct Histogram {
+/// How long things took, in logarithmic buckets: 32 for each power of two, so a duration is known to about 3 %. What takes longer than 18 minutes counts in
+/// the last bucket. Takes 9 KiB, however much is counted.
+///
+/// Is [`ClientStats::latency`](crate::ClientStats::latency). Those of several clients can be put together, and fed into others,
+/// such as the crate `hdrhistogram`'s:
+///
+/// ```
+/// # use rpc::{Client, Deadline, Histogram, Method, Server};
+/// # struct Hdr(u64, u64);
+/// # impl Hdr {
+/// #     fn new_with_bounds(_: u64, _: u64, _: u8) -> Result<Hdr, &'static str> { Ok(Hdr(0, 0)) }
+/// #     fn record_n(&mut self, value: u64, count: u64) -> Result<(), &'static str> {
+/// #         self.0 = self.0.max(value);
+/// #         self.1 += count;
+/// #         Ok(())
+/// #     }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = Server::bind("127.0.0.1:0")?.serve(|_core| {
+/// #     |request: rpc::Request<'_>, responder: rpc::Responder| responder.reply(request.body())
+/// # })?;
+/// # let (mut one, mut two) = (Client::connect(server.local_addr())?, Client::connect(server.local_addr())?);
+/// # for client in [&mut one, &mut two, ] { client.call(Method(1), "", Deadline::after_ms(10_000))?; }
+/// let mut all = Histogram::new();
+/// for client in [&one, &two] {
+///     all.merge(&client.stats().latency);
+/// }
+/// println!("{} calls, p99.9 {:?}", all.count(), all.quantile(0.999));
+///
+/// // From a nanosecond to an hour, two digits: `hdrhistogram::Histogram::<u64>::new_with_bounds`.
+/// let mut hdr = Hdr::new_with_bounds(1, 3_600_000_000_000, 2)?;
+/// for (upper, count) in all.iter() {
+///     hdr.record_n(upper.as_nanos() as u64, count)?;
+/// }
+/// # assert_eq!((hdr.0, hdr.1), (all.max().as_nanos() as u64, all.count()));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
     total: u64,
     max: u64,
 }
 
 impl Histogram {
+    /// One without any durations.
     pub fn new() -> Histogram {
         Histogram {
             counts: Box::new([0; BUCKETS]),
@@ -27,14 +67,14 @@ impl Histogram {
 
     /// Counts so many of so many nanoseconds.
     #[inline]
-    pub fn record(&mut self, ns: u64, count: u64) {
+    pub(crate) fn record(&mut self, ns: u64, count: u64) {
         self.counts[index(ns)] += count;
         self.total += count;
         self.max = self.max.max(ns);
     }
 
     /// Adds what another one has counted.
-    pub fn absorb(&mut self, other: &Histogram) {
+    pub fn merge(&mut self, other: &Histogram) {
         for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
             *count += more;
         }
@@ -42,6 +82,12 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// How many durations have been counted.
+    pub fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The longest of them, exactly; zero without any.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
     }
@@ -57,10 +103,47 @@ impl Histogram {
         for (at, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                return Some(Duration::from_nanos(upper(at).min(self.max)));
+                return Some(self.bound(at));
             }
         }
         Some(self.max())
+    }
+
+    /// The buckets that are not empty, from the shortest: the longest duration that counts there, and how many do. No duration is above
+    /// [`max`](Self::max), neither is a bound.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        let counted = self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0);
+        counted.map(|(at, &count)| (self.bound(at), count))
+    }
+
+    /// The longest duration that can be in a bucket.
+    fn bound(&self, at: usize) -> Duration {
+        Duration::from_nanos(match at {
+            // It has no end.
+            LAST => self.max,
+            _ => upper(at).min(self.max),
+        })
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram::new()
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.total)
+            .field("p50", &self.quantile(0.5))
+            .field("p99", &self.quantile(0.99))
+            .field("max", &self.max())
+            .finish_non_exhaustive()
     }
 }
 
@@ -70,7 +153,7 @@ fn index(ns: u64) -> usize {
     }
     let shift = ns.ilog2() - SUB_BITS;
     let at = u64::from(shift) * SUB + (ns >> shift);
-    usize::try_from(at).unwrap_or(usize::MAX).min(BUCKETS - 1)
+    usize::try_from(at).unwrap_or(usize::MAX).min(LAST)
 }
 
 /// Largest value of a bucket.
@@ -104,6 +187,36 @@ mod tests {
             h.record(seconds.saturating_mul(1_000_000_000), 1);
             prop_assert_eq!(h.total, 2);
             prop_assert!(h.quantile(1.0) <= Some(h.max()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_are_told_in_order_and_merge(
+            one in proptest::collection::vec(any::<u64>(), 0..40),
+            two in proptest::collection::vec(0u64..1 << 42, 0..40),
+        ) {
+            let of = |list: &[u64]| {
+                let mut h = Histogram::new();
+                list.iter().for_each(|&ns| h.record(ns, 1));
+                h
+            };
+            let both: Vec<_> = one.iter().chain(&two).copied().collect();
+            let mut merged = of(&one);
+            merged.merge(&of(&two));
+            prop_assert_eq!(&merged, &of(&both));
+            prop_assert_eq!(merged.count(), both.len() as u64);
+            let told: Vec<_> = merged.iter().collect();
+            prop_assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "{:?}", told);
+            prop_assert_eq!(told.iter().map(|&(_, count)| count).sum::<u64>(), merged.count());
+            let last = told.last().map(|&(bound, _)| bound);
+            prop_assert_eq!(last.unwrap_or_default(), merged.max());
+            // As many as are told to be no longer are.
+            for &(bound, _) in &told {
+                let below = told.iter().filter(|(at, _)| *at <= bound).map(|(_, n)| n).sum::<u64>();
+                let real = both.iter().filter(|&&ns| u128::from(ns) <= bound.as_nanos()).count();
+                prop_assert_eq!(below, real as u64);
+            }
         }
     }
 

@@ -54,6 +54,7 @@ pub use error::{
     Buffers, CallError, ConnectError, Lost, NotSent, NotSentReason, ServeError, Violation,
 };
 pub use handshake::{Goodbye, HandshakeError, RefusalCode, ReplyPath, RequestPath};
+pub use histogram::Histogram;
 pub use names::{Code, Method};
 pub use payload::Payload;
 pub use server::{

@@ -97,7 +97,7 @@ impl Recorder {
         self.copies.bytes += other.copies.bytes;
         self.reads += other.reads;
         self.rnr += other.rnr;
-        self.latency.absorb(&other.latency);
+        self.latency.merge(&other.latency);
     }
 
     fn snapshot(&self) -> ClientStats {
@@ -127,6 +127,7 @@ impl Recorder {
             p50: quantile(0.5),
             p99: quantile(0.99),
             max: self.latency.max(),
+            latency: self.latency.clone(),
         }
     }
 }
@@ -177,13 +178,15 @@ pub struct ClientStats {
     pub fetch_tries: u32,
     /// Times that the server was not ready to receive: always 0.
     pub rnr: u64,
-    /// Half of all calls took no longer than this. Of small calls that [`call`](crate::Client::call) makes alone on its connection, and that
-    /// are answered before it has waited for more than some microseconds, one in eight is measured and counts for all of them.
+    /// Half of all calls took no longer than this.
     pub p50: Duration,
     /// 99 of 100 calls took no longer than this.
     pub p99: Duration,
     /// The longest call of those measured.
     pub max: Duration,
+    /// How long all calls took that were answered. Of small calls that [`call`](crate::Client::call) makes alone on its connection, and that
+    /// are answered before it has waited for more than some microseconds, one in eight is measured and counts for all of them.
+    pub latency: Histogram,
 }
 
 impl ClientStats {
