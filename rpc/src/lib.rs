@@ -39,6 +39,7 @@ mod slot;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+mod trace;
 mod transfer;
 mod turns;
 mod wait;

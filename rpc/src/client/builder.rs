@@ -18,6 +18,7 @@ use crate::link::{PrepareError, Prepared, SMALL, send_depth};
 use crate::setup;
 use crate::slot::SlotTable;
 use crate::stream::Stream;
+use crate::trace::event;
 use crate::turns::Turns;
 use crate::wait::{Waiter, Waiting};
 use crate::wire::HEADER_LEN;
@@ -267,6 +268,7 @@ impl ClientBuilder {
             .set_nonblocking(true)
             .map_err(ConnectError::Control)?;
 
+        event!(DEBUG, peer = %peer, "connected");
         let zombies_max = self.zombies_max.unwrap_or(terms.slots / 2);
         Ok(Client {
             link: Some(link),

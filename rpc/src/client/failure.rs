@@ -13,6 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::handshake::Goodbye;
 use crate::posted::Posted;
+use crate::trace::event;
 use std::sync::Arc;
 
 impl Client {
@@ -136,6 +137,8 @@ impl Client {
             return;
         };
         self.recorder.rnr += link.rnr();
+        let pending = self.slots.in_use();
+        event!(INFO, peer = %self.peer, pending, why = %lost, "the connection has ended");
         if !matches!(*lost, Lost::Gone(_) | Lost::Goodbye(_)) {
             self.control.goodbye(match *lost {
                 // The server knows.

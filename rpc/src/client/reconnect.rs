@@ -10,6 +10,7 @@ use crate::error::{CallError, ConnectError, NotSentReason};
 use crate::handshake::RefusalCode;
 use crate::names::Method;
 use crate::payload::Payload;
+use crate::trace::event;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -136,9 +137,11 @@ impl Redial {
             match self.builder.dial(&self.addrs, timeout) {
                 Ok(client) => {
                     self.connected = Moment::now();
+                    event!(INFO, peer = %client.peer, tries, "connected again");
                     return Ok(client);
                 }
                 Err(error) => {
+                    event!(INFO, tries, error = %error, "could not connect again");
                     if !may_pass(&error) || tries >= self.policy.tries || deadline.is_past() {
                         return Err(error);
                     }

@@ -14,6 +14,7 @@ use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept, endpoint,
 };
 use crate::stream::Stream;
+use crate::trace::event;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -152,14 +153,21 @@ impl Acceptor {
             .set_nonblocking(true)
             .and_then(|()| stream.set_nodelay(true))
             .and_then(|()| self.epoll.add(&stream, token));
-        let Ok(stream) = ready.and_then(|()| secured(&self.tls, stream)) else {
-            self.counters.garbage.add(1);
-            return;
+        let stream = match ready.and_then(|()| secured(&self.tls, stream)) {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.counters.garbage.add(1);
+                event!(WARN, peer = %peer, error = %error, "a client could not be listened to");
+                return;
+            }
         };
         self.next_token += 1;
-        if self.clients.len() >= self.settings.max_handshakes && self.clients.pop_front().is_some()
+        event!(DEBUG, peer = %peer, "a client was accepted");
+        if self.clients.len() >= self.settings.max_handshakes
+            && let Some(oldest) = self.clients.pop_front()
         {
             self.counters.evicted.add(1);
+            event!(WARN, peer = %oldest.peer, "a client was let go for a newer one before it had said hello");
         }
         self.clients.push_back(Client {
             token,
@@ -186,7 +194,10 @@ impl Acceptor {
         let _ = self.epoll.remove(&client.stream);
         match heard {
             Heard::Hello(hello) => self.pass_on(client, hello),
-            _ => self.counters.garbage.add(1),
+            _ => {
+                self.counters.garbage.add(1);
+                event!(WARN, peer = %client.peer, "a client said something other than hello, or hung up");
+            }
         }
     }
 
@@ -198,7 +209,7 @@ impl Acceptor {
         let agreed = terms.and_then(|terms| Ok((terms, endpoint(&hello.endpoint)?)));
         let (terms, endpoint) = match agreed {
             Ok(agreed) => agreed,
-            Err(error) => return self.refuse(&mut stream, RefusalCode::Terms, &error),
+            Err(error) => return self.refuse(&mut stream, peer, RefusalCode::Terms, &error),
         };
         let most = self.settings.peer.connections;
         let Some(ticket) = self.peers.enter(peer.ip(), most) else {
@@ -206,13 +217,13 @@ impl Acceptor {
                 "all {most} connections that {} may have are taken",
                 peer.ip()
             );
-            return self.refuse(&mut stream, RefusalCode::Full, &text);
+            return self.refuse(&mut stream, peer, RefusalCode::Full, &text);
         };
         let most = self.settings.max_connections;
         if self.connections.fetch_add(1, Ordering::Relaxed) >= most {
             self.connections.fetch_sub(1, Ordering::Relaxed);
             let text = format!("all {most} connections are taken");
-            return self.refuse(&mut stream, RefusalCode::Full, &text);
+            return self.refuse(&mut stream, peer, RefusalCode::Full, &text);
         }
         let core = &self.cores[self.next_core % self.cores.len()];
         self.next_core += 1;
@@ -225,8 +236,15 @@ impl Acceptor {
         });
     }
 
-    fn refuse(&self, stream: &mut Stream, code: RefusalCode, why: &dyn std::fmt::Display) {
+    fn refuse(
+        &self,
+        stream: &mut Stream,
+        peer: SocketAddr,
+        code: RefusalCode,
+        why: &dyn std::fmt::Display,
+    ) {
         self.counters.refused.add(1);
+        event!(WARN, peer = %peer, code = ?code, why = %why, "a client was refused");
         refuse(stream, code, &why.to_string());
     }
 
@@ -235,6 +253,7 @@ impl Acceptor {
             && client.deadline <= now
         {
             self.counters.timed_out.add(1);
+            event!(WARN, peer = %client.peer, "a client took too long to say hello");
             self.clients.pop_front();
         }
         if self.paused_until.is_some_and(|at| at <= now)

@@ -27,6 +27,7 @@ use crate::names::{Code, Method};
 use crate::outgoing::Held;
 use crate::shelf::Shelf;
 use crate::slot::SlotError;
+use crate::trace::event;
 use crate::transfer::Transfer;
 use crate::turns::Turns;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
@@ -60,7 +61,7 @@ pub(super) struct Conn {
     pub(super) ticket: Ticket,
     /// Where it counts.
     pub(super) book: Arc<ConnBook>,
-    peer: SocketAddr,
+    pub(super) peer: SocketAddr,
     /// Slots with READs to post.
     transfers: Turns,
     /// Slots whose bodies have arrived, for `handle_pulled`.
@@ -411,6 +412,7 @@ impl Conn {
         error: &AllocError,
     ) -> Result<(), Lost> {
         self.book.counters.overloaded.add(1);
+        event!(DEBUG, core = host.index, peer = %self.peer, why = %error, "a request was refused");
         self.refuse(host, slot, Code::OVERLOADED, error.to_string())
     }
 

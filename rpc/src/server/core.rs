@@ -8,6 +8,7 @@ use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::names::Method;
 use crate::outgoing::Copies;
+use crate::trace::event;
 use crate::wire::SlotId;
 use mempool::{Buf, Pool};
 use std::any::Any;
@@ -69,6 +70,8 @@ impl fmt::Debug for Core {
 }
 
 pub(super) struct Host<H> {
+    /// Which core this is, from 0.
+    pub index: usize,
     pub handler: H,
     pub on_drain: Vec<OnDrain>,
     /// Whether no more requests are taken.
@@ -97,7 +100,8 @@ where
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run.call())) {
-            run.host.count_panic(payload);
+            let Run { host, job } = run;
+            host.count_panic(payload, Some((job.peer, job.method)));
         }
     }
 }
@@ -147,8 +151,19 @@ where
 
 impl<H> Host<H> {
     #[cold]
-    fn count_panic(&mut self, payload: Box<dyn Any + Send>) {
+    fn count_panic(
+        &mut self,
+        payload: Box<dyn Any + Send>,
+        request: Option<(&SocketAddr, Method)>,
+    ) {
         self.book.counters.panics.add(1);
+        let core = self.index;
+        match request {
+            Some((peer, Method(method))) => {
+                event!(ERROR, core, peer = %peer, method, "a handler panicked");
+            }
+            None => event!(ERROR, core, "what was to be done on draining panicked"),
+        }
         // Dropping what it panicked with may panic as well; a second one is forgotten.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(again);
@@ -162,7 +177,7 @@ impl<H> Host<H> {
             // As with handlers: what it leaves behind is its own. Dropping it, or what it panicked with, may panic as well.
             let ran = catch_unwind(AssertUnwindSafe(action));
             if let Err(payload) = ran {
-                self.count_panic(payload);
+                self.count_panic(payload, None);
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, send_depth};
 use crate::shelf::{Shelf, ShelfError};
+use crate::trace::event;
 use crate::wait::{Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
@@ -419,6 +420,7 @@ where
         self.routes.insert(link.recv_id(), route(true));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
         let control = Control::new(seed.stream);
+        event!(DEBUG, core = self.host.index, connection = epoch, peer = %seed.peer, "a connection was opened");
         let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
         conn.guarded = self.host.settings.peer.meters();
         entry.insert(conn);
@@ -433,6 +435,7 @@ where
 
     pub(super) fn turn_away(&mut self, seed: &mut Seed, code: RefusalCode, text: &str) {
         refuse(&mut seed.stream, code, text);
+        event!(WARN, peer = %seed.peer, code = ?code, why = %text, "a client was refused");
         self.gone();
     }
 
@@ -452,15 +455,21 @@ where
         self.routes.remove(&conn.link.recv_id());
         let counters = &self.host.book.counters;
         counters.rnr.add(conn.link.rnr());
-        if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
-            if !matches!(why, Lost::ClosedHere | Lost::Drained) {
-                counters.broken.add(1);
-            }
-            conn.control.goodbye(why.goodbye());
-        } else if matches!(why, Lost::Goodbye(goodbye) if *goodbye != Goodbye::Closing) {
+        let broken = match why {
+            Lost::Gone(_) | Lost::ClosedHere | Lost::Drained => false,
+            Lost::Goodbye(goodbye) => *goodbye != Goodbye::Closing,
+            _ => true,
+        };
+        let (core, epoch, peer) = (self.host.index, conn.id.epoch, conn.peer);
+        if broken {
             counters.broken.add(1);
+            event!(WARN, core, connection = epoch, peer = %peer, why = %why, "a connection broke");
+        } else {
+            event!(DEBUG, core, connection = epoch, peer = %peer, why = %why, "a connection was closed");
         }
-        let epoch = conn.id.epoch;
+        if !matches!(why, Lost::Gone(_) | Lost::Goodbye(_)) {
+            conn.control.goodbye(why.goodbye());
+        }
         conn.destroy();
         self.host.book.leave(epoch);
         // Only now is there room for another; and whoever sees it counted as closed finds it.

@@ -19,6 +19,7 @@ use crate::credit::Class;
 use crate::error::Lost;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
+use crate::trace::event;
 use crate::wait::{Next, POLLS, Waiter};
 use crate::wire::{Header, Kind};
 use std::time::Duration;
@@ -48,6 +49,15 @@ where
         if self.mailbox.state() != DRAIN {
             return;
         }
+        let (core, connections) = (self.host.index, self.conns.len());
+        event!(INFO, core, connections, "a core drains");
+        self.finish();
+        let left = self.conns.len();
+        event!(INFO, core, left, "a core has drained");
+    }
+
+    /// Until nothing is left, or the deadline, or told to stop at once.
+    fn finish(&mut self) {
         let until = self.mailbox.until();
         for (_, conn) in &mut self.conns {
             conn.guarded = true;

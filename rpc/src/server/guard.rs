@@ -8,6 +8,7 @@ use crate::error::Lost;
 use crate::names::{Code, Method};
 use crate::outgoing::Outgoing;
 use crate::posted::Body;
+use crate::trace::event;
 use crate::wire::{Header, SlotId};
 
 /// What a slot counts as, of what its client's address may use.
@@ -69,6 +70,7 @@ impl Conn {
             }
             Err(why) => {
                 self.book.counters.overloaded.add(1);
+                event!(DEBUG, core = host.index, peer = %self.peer, why = %why, "a request was refused");
                 self.refuse(host, header.slot, Code::OVERLOADED, why)?;
                 Ok(false)
             }

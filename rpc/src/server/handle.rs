@@ -265,6 +265,7 @@ where
     let core = Core::new(index, pool.clone());
     let handler = make_handler(&core);
     let host = Host {
+        index,
         handler,
         on_drain: core.into_on_drain(),
         stopping: false,
