@@ -29,6 +29,8 @@ mod names;
 mod outgoing;
 mod payload;
 mod posted;
+#[cfg(feature = "metrics")]
+mod publish;
 mod ring;
 mod server;
 #[cfg(any(feature = "serde", feature = "zerocopy"))]
@@ -58,6 +60,8 @@ pub use handshake::{Goodbye, HandshakeError, RefusalCode, ReplyPath, RequestPath
 pub use histogram::Histogram;
 pub use names::{Code, Method};
 pub use payload::Payload;
+#[cfg(feature = "metrics")]
+pub use publish::describe_metrics;
 pub use server::{
     ConnectionStats, Core, PartError, PartsResponder, Request, Responder, Server, ServerHandle,
     ServerStats,
