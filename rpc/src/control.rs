@@ -19,6 +19,9 @@ pub(crate) struct Control {
     frame: Accumulator,
 }
 
+/// Reads in a row that bring nothing, after which others have their turn: there is no end to the records without bytes that a peer can send over TLS.
+pub(crate) const EMPTY: usize = 16;
+
 impl Control {
     /// Takes over a connection after the handshake. It must be in non-blocking mode.
     pub fn new(stream: Stream) -> Control {
@@ -31,6 +34,7 @@ impl Control {
 
     /// Reads what there is; an error says that the connection has ended, and why.
     pub fn check(&mut self) -> Result<(), Lost> {
+        let mut empty = 0;
         loop {
             match self.stream.read(self.frame.space()) {
                 Ok(0) => return Err(Lost::Gone(None)),
@@ -45,7 +49,8 @@ impl Control {
                     }
                 },
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted && empty < EMPTY => empty += 1,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 Err(e) => return Err(Lost::Gone(Some(e))),
             }
         }

@@ -190,6 +190,31 @@ fn idle_clients_hold_up_nobody_and_lose_nothing() {
     });
 }
 
+/// What was answered was executed, also where the client looks only when something else has failed since: then the failure comes first.
+#[test]
+fn an_answer_that_nobody_has_looked_at_is_not_lost() {
+    over_all_paths(|| {
+        if matches!(paths().1, ReplyPath::Fetch | ReplyPath::Hybrid) {
+            return;
+        }
+        for len in [5, 1000, 100_000] {
+            let (server, _gate) = deferring();
+            let mut client = client(&server);
+            let answered = client.submit(ECHO, "answered", patient()).unwrap();
+            while server.stats().calls == 0 {
+                thread::yield_now();
+            }
+            server.drain(Deadline::never());
+            server.join();
+            // It has not looked since, and now sends something that fails at once.
+            let late = client.submit(ECHO, &pattern(len, 1)[..], patient());
+            let answered = answered.wait(&mut client).unwrap();
+            assert_eq!(answered.bytes(), b"answered");
+            is_stopping(late.and_then(|call| call.wait(&mut client)));
+        }
+    });
+}
+
 #[test]
 fn the_deadline_holds() {
     over_all_paths(|| {

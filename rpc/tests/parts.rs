@@ -181,6 +181,86 @@ fn several_at_once_beside_other_calls() {
     });
 }
 
+/// That a reply is not wanted takes a slot to be said: not one that a batch has been promised.
+#[test]
+fn what_is_dropped_takes_no_room_from_a_batch() {
+    over_all_paths(|| {
+        let (server, counts) = streaming(None);
+        let mut client = client(&server);
+        for round in 0..20u64 {
+            for _ in 0..3 {
+                let ask = 1000u64.to_le_bytes();
+                let mut parts = client.submit_parts(MANY, ask, patient()).unwrap();
+                assert!(parts.next(&mut client).unwrap().is_some());
+            }
+            let mut batch = client.batch();
+            while batch.add(ECHO, round.to_le_bytes(), patient()).is_ok() {}
+            for call in batch.post() {
+                assert_eq!(call.wait(&mut client).unwrap().bytes(), round.to_le_bytes());
+            }
+        }
+        while counts.alive.load(Ordering::Relaxed) > 0 {
+            assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+        }
+        assert!(client.lost().is_none());
+    });
+}
+
+/// Calls end, and with them the slots of replies that nobody wants: what is sent because of these must not take the place of what has not ended.
+#[test]
+fn replies_that_are_dropped_leave_those_alone_that_come_with_them() {
+    over_all_paths(|| {
+        let (server, counts) = streaming(None);
+        let mut client = client(&server);
+        for round in 0..30u64 {
+            let ask = 1000u64.to_le_bytes();
+            let slots = u64::from(client.slots());
+            let mut calls = Vec::new();
+            // As many as fit, every third a reply in parts that is dropped before it comes.
+            for n in 0..slots {
+                if n % 3 == round % 3 {
+                    drop(client.submit_parts(MANY, ask, patient()).unwrap());
+                } else {
+                    let body = pattern(if n % 2 == 0 { 40 } else { 2000 }, n as u8);
+                    let call = client.submit(ECHO, &body[..], Deadline::never());
+                    calls.push((call.unwrap(), body));
+                }
+            }
+            for (call, body) in calls {
+                assert!(call.wait(&mut client).unwrap().bytes() == body);
+            }
+        }
+        while counts.alive.load(Ordering::Relaxed) > 0 {
+            assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+        }
+    });
+}
+
+/// A reply whose next part cannot be asked for is given up, and the server told.
+#[test]
+fn a_reply_whose_time_is_over_is_let_go_of() {
+    over_all_paths(|| {
+        let (server, counts) = streaming(None);
+        let mut client = client(&server);
+        let ask = 1000u64.to_le_bytes();
+        let soon = Deadline::after_ms(30 * u64::from(slowness()));
+        let Ok(mut parts) = client.submit_parts(MANY, ask, soon) else {
+            return;
+        };
+        let ended = loop {
+            match parts.next(&mut client) {
+                Ok(Some(_)) => {}
+                other => break other,
+            }
+        };
+        // All may have come in time.
+        assert!(!matches!(ended, Ok(Some(_))));
+        while counts.alive.load(Ordering::Relaxed) > 0 {
+            assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+        }
+    });
+}
+
 #[test]
 fn ends_that_are_errors() {
     over_all_paths(|| {

@@ -25,6 +25,9 @@ const GIVE: Method = Method(3);
 /// Receive entries of each end: the crate keeps some for itself, and [`WINDOW`] calls must fit beside them.
 const ENTRIES: u32 = 2 * WINDOW as u32;
 
+/// Bytes of the server's ring: a whole burst of the longest requests in one message must fit, since the server takes none while it is held.
+const RING: u64 = 1 << 20;
+
 /// Far above what a round takes, so that only a hang meets it.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -49,6 +52,7 @@ pub fn serve(host: &Host, size: Size, page: &str) -> Result<ServerHandle> {
     let small = Size::B64.bytes();
     Ok(Server::bind("127.0.0.1:0")?
         .window(ENTRIES)
+        .ring_size(RING)
         .pool(&host.pd, &host.pool)
         .serve(move |_core| {
             let (kept, bulk) = (kept.clone(), bulk.clone());

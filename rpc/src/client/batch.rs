@@ -183,6 +183,11 @@ impl fmt::Debug for Batch<'_> {
 }
 
 impl Client {
+    /// Whether requests wait in a batch.
+    pub(super) fn has_batch(&self) -> bool {
+        !self.batched.items.is_empty()
+    }
+
     /// How many more requests could be posted together with those in the batch.
     fn room_in_batch(&mut self) -> usize {
         let room = |client: &Client| {
@@ -247,11 +252,12 @@ impl Client {
             }
             return;
         };
+        // None: their number was looked at when each was added, and nothing takes slots meanwhile.
+        let surplus = items.split_off((self.slots.free() as usize).min(items.len()));
         let (slots, calls, flights) = (&mut self.slots, &mut self.calls, &mut self.flights);
         let (unreleased, recorder) = (&mut self.unreleased, &mut self.recorder);
         let fetcher = &mut self.fetcher;
         let requests = items.drain(..).map(|item| {
-            // There are as many free ones: looked at when it was added, and nothing has been sent since.
             let Item {
                 ready, destination, ..
             } = &item;
@@ -301,6 +307,14 @@ impl Client {
         });
         if let Err(several) = link.post_together(requests) {
             self.post_failed(keys, several);
+        }
+        for item in surplus {
+            debug_assert!(false, "no slot for a request of a batch");
+            let key = self.calls.begin(now, item.deadline, SlotId::default());
+            let buffers = Buffers::new(Some(item.ready.restore()), item.destination);
+            let error = CallError::not_sent(NotSentReason::Full, buffers);
+            self.calls.end(key, Err(error));
+            keys.push(key);
         }
     }
 

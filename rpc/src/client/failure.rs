@@ -28,6 +28,10 @@ impl Client {
         };
         self.recorder.expired += 1;
         let index = slot.index as usize;
+        if self.slots.current(slot.index) != Some(slot) {
+            debug_assert!(false, "the slot of a call without an outcome is in use");
+            return;
+        }
         self.flights[index].deadline = None;
         self.detach(index);
         // It is in use: the call had no outcome.
@@ -113,6 +117,9 @@ impl Client {
     /// Ends the connection.
     pub(super) fn fail(&mut self, lost: Lost) {
         let lost = self.look_behind(lost);
+        if matches!(lost, Lost::Drained) {
+            self.take_last();
+        }
         self.fail_with(Arc::new(lost));
     }
 
@@ -129,6 +136,19 @@ impl Client {
             }
             lost => lost,
         }
+    }
+
+    /// Takes in what came before the server's last word: what it has answered, it has executed. Completions of work that failed since can lie before it.
+    fn take_last(&mut self) {
+        loop {
+            while let Some(completion) = self.batch.pop() {
+                let _ = self.dispatch(completion);
+            }
+            if !matches!(self.cq.poll_into(&mut self.batch), Ok(1..)) {
+                break;
+            }
+        }
+        self.settle();
     }
 
     /// Ends the connection.

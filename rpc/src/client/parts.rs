@@ -117,10 +117,10 @@ impl Client {
         }
     }
 
-    /// The rest of a reply is not wanted.
+    /// The rest of a reply is not wanted. The server is told when the client is used next: while calls are ended, slots are free whose flights are not.
     pub(super) fn unwanted(&mut self, stream: SlotId) {
         self.unwanted.push(stream);
-        self.send_unwanted();
+        self.dropped.borrow_mut().push(Forgotten::Unsent);
     }
 
     /// Tells the server which replies are not wanted, as far as that can be sent now.
@@ -128,6 +128,11 @@ impl Client {
         while let Some(&stream) = self.unwanted.last() {
             if self.link.is_none() {
                 self.unwanted.clear();
+                return;
+            }
+            // The slots and the credits that there are were promised to the requests of a batch.
+            if self.has_batch() {
+                self.dropped.borrow_mut().push(Forgotten::Unsent);
                 return;
             }
             // What there is no room for now is tried again: what was dropped is looked at whenever the client is used.
@@ -166,8 +171,9 @@ impl Parts {
             Next::Coming(pending) => match pending.wait(client) {
                 Ok(reply) => reply,
                 Err(error) => {
-                    if matches!(error, CallError::Expired) && self.epoch == client.epoch() {
-                        client.unwanted(self.stream);
+                    // With an error of the server's the reply has ended.
+                    if !matches!(error, CallError::Remote { .. }) {
+                        self.leave();
                     }
                     return Err(error);
                 }
@@ -182,10 +188,19 @@ impl Parts {
         } else if reply.has_more() {
             self.next = client.ask(self.stream, self.deadline);
             client.unasked = client.unasked.saturating_sub(1);
+            if let Next::Failed(_) = self.next {
+                self.leave();
+            }
         } else if reply.is_empty() {
             return Ok(None);
         }
         Ok(Some(reply))
+    }
+
+    /// Has the server told that the rest is not wanted, by the client that it belongs to.
+    fn leave(&self) {
+        let forgotten = Forgotten::Parts(self.stream, self.epoch);
+        self.dropped.borrow_mut().push(forgotten);
     }
 
     /// Whether the last part has been taken.
@@ -197,8 +212,7 @@ impl Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         if let Next::Coming(_) = self.next {
-            let forgotten = Forgotten::Parts(self.stream, self.epoch);
-            self.dropped.borrow_mut().push(forgotten);
+            self.leave();
         }
     }
 }

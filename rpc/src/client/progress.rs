@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    fn dispatch(&mut self, completion: Completion) -> Result<(), Lost> {
+    pub(super) fn dispatch(&mut self, completion: Completion) -> Result<(), Lost> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };

@@ -62,7 +62,7 @@ impl Client {
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
         // Of a reply in parts, which goes on until it ends, and with its connection.
-        let goes_on = method >= Method::NO_MORE_PARTS;
+        let goes_on = [Method::NEXT_PART, Method::NO_MORE_PARTS].contains(&method);
         if self.wants_redial()
             && !goes_on
             && let Err(reason) = self.reconnect(deadline)

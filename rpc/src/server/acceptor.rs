@@ -9,6 +9,7 @@ use super::books::AcceptorCounters;
 use super::mailbox::{Mailbox, Seed};
 use super::peers::Peers;
 use super::{Settings, Tls};
+use crate::control::EMPTY;
 use crate::epoll::Epoll;
 use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept, endpoint,
@@ -266,6 +267,7 @@ impl Acceptor {
 
 impl Client {
     fn read(&mut self) -> Heard {
+        let mut empty = 0;
         loop {
             match self.stream.read(self.frame.space()) {
                 Ok(0) => return Heard::Garbage,
@@ -282,7 +284,8 @@ impl Client {
                     }
                 },
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted && empty < EMPTY => empty += 1,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => return Heard::Nothing,
                 Err(_) => return Heard::Garbage,
             }
         }

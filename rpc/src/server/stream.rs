@@ -166,11 +166,16 @@ fn run(source: &mut Source, outbox: &Outbox) -> Step {
         Ok(step) => step,
         Err(payload) => {
             // Dropping what it panicked with may panic as well.
-            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(again);
-            }
+            drop_quietly(payload);
             Step::error(Code::PANICKED, "the parts of the reply panicked")
         }
+    }
+}
+
+/// Drops what is the application's: should that panic, the core goes on.
+fn drop_quietly(what: impl Sized) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
+        std::mem::forget(again);
     }
 }
 
@@ -272,6 +277,13 @@ impl Stream {
     /// A request for the next part: what to answer it with, if there is something; else it waits.
     pub fn ask<H>(self: &Rc<Stream>, host: &Host<H>, slot: SlotId) -> Option<What> {
         let mut inner = self.inner.borrow_mut();
+        if inner.done {
+            return Some(What::Error {
+                started: true,
+                code: Code::NOT_FOUND,
+                message: "the reply has ended".to_owned(),
+            });
+        }
         if inner.parked.is_some() {
             return Some(What::Error {
                 started: true,
@@ -286,10 +298,15 @@ impl Stream {
             // It is the application's code.
             drop(inner);
             let next = run(&mut source, &host.outbox);
+            let source = match next {
+                Step::Part(_) => Some(source),
+                Step::End(_) => {
+                    drop_quietly(source);
+                    None
+                }
+            };
             inner = self.inner.borrow_mut();
-            if matches!(next, Step::Part(_)) {
-                inner.source = Some(source);
-            }
+            inner.source = source;
             step = Some(next);
         }
         match step {
@@ -313,7 +330,8 @@ impl Stream {
         let parked = inner.parked.take();
         // Dropping them runs the application's code.
         drop(inner);
-        drop((waiting, source));
+        drop_quietly(waiting);
+        drop_quietly(source);
         parked
     }
 
