@@ -188,6 +188,8 @@ impl Client {
             fetcher.clear();
         }
         self.freed.clear();
+        // They went with the connection.
+        self.unwanted.clear();
         self.flights.fill_with(Flight::default);
     }
 }
