@@ -153,13 +153,13 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
         mode,
         p50_ns: round(median(rounds.iter().map(|r| r.case.p50_ns))),
         p99_ns: round(median(rounds.iter().map(|r| r.case.p99_ns))),
-        rate: median(rounds.iter().map(|r| r.case.rate)).round(),
+        rate: round_rate(median(rounds.iter().map(|r| r.case.rate))),
         baseline: baseline.map(|b| b.to_string()),
         ratio: ratios
             .filter(|_| mode != Mode::Mixed)
             .map(|r| median(r.into_iter())),
         baseline_p50_ns: all(|r| r.baseline.map(|b| b.p50_ns)).map(round),
-        baseline_rate: all(|r| r.baseline.map(|b| b.rate)).map(f64::round),
+        baseline_rate: all(|r| r.baseline.map(|b| b.rate)).map(round_rate),
         server_busy_ns: all(|r| r.case.server_busy_ns).map(round),
         floor_ns: round(median(
             rounds.iter().flat_map(|r| [r.before_ns, r.after_ns]),
@@ -171,6 +171,14 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
 /// A tenth of a nanosecond is more than is known.
 fn round(ns: f64) -> f64 {
     (10.0 * ns).round() / 10.0
+}
+
+/// Whole ones, unless there are few: what takes seconds has a rate as well.
+fn round_rate(rate: f64) -> f64 {
+    match rate {
+        ..100.0 => (1e3 * rate).round() / 1e3,
+        _ => rate.round(),
+    }
 }
 
 #[cfg(test)]
@@ -288,6 +296,14 @@ mod tests {
         assert_eq!(record.ratio, Some(0.5));
         assert_eq!(record.rate, (1e9f64 / 80.0).round());
         assert_eq!(record.baseline_rate, Some(1e9 / 40.0));
+    }
+
+    #[test]
+    fn what_takes_seconds_has_a_rate_too() {
+        assert_eq!(
+            [0.3456, 12.5, 1234.5].map(round_rate),
+            [0.346, 12.5, 1235.0]
+        );
     }
 
     #[test]
