@@ -40,7 +40,7 @@ verbs-scope      verbatim-verbs  scope      rxe0  rxe0
 verbs-shared     verbatim-verbs  shared_recv  rxe0  rxe0
 verbs-small      verbatim-verbs  small      rxe0  rxe0
 verbs-unreliable verbatim-verbs  unreliable  rxe0  rxe0  $(skip failed_is_recovered)
-pool-calls       verbatim-mempool  calls    rxe0  rxe0  --nocapture
+pool-calls       verbatim-mempool  system_calls  rxe0  rxe0  --nocapture
 rpc-echo         verbatim-rpc    echo       rxe0  rxe0
 rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1
 rpc-lossy        verbatim-rpc    echo       rxe0  rxe1  $(skip sixty_four_megabytes every_length)
@@ -63,7 +63,7 @@ want() {
 packages=() tests=() selected=()
 while read -r name package test device peer arguments; do
     want "$name" || continue
-    selected+=("$name $test $device $peer $arguments")
+    selected+=("$name $package $test $device $peer $arguments")
     [[ " ${packages[*]} " = *" $package "* ]] || packages+=(-p "$package")
     [[ " ${tests[*]} " = *" $test "* ]] || tests+=(--test "$test")
 done < <(suite)
@@ -73,9 +73,10 @@ echo 'building'
 built=$(CARGO_TERM_COLOR=never cargo test "${packages[@]}" "${tests[@]}" --no-run --message-format=json-render-diagnostics)
 lines=()
 for line in "${selected[@]}"; do
-    read -r name test device peer arguments <<<"$line"
-    binary=$(sed -n 's/.*"target":{[^{}]*"name":"'"$test"'"[^{}]*}.*"executable":"\([^"]*\)".*/\1/p' <<<"$built" | tail -1)
-    [[ -x $binary ]] || { echo "cargo built no test $test" >&2; exit 1; }
+    read -r name package test device peer arguments <<<"$line"
+    # Packages can have tests of one name.
+    binary=$(sed -n '/"package_id":"[^"]*#'"$package"'@/s/.*"target":{[^{}]*"name":"'"$test"'"[^{}]*}.*"executable":"\([^"]*\)".*/\1/p' <<<"$built" | tail -1)
+    [[ -x $binary ]] || { echo "cargo built no test $test of $package" >&2; exit 1; }
     lines+=("$name $device $peer $binary $arguments")
 done
 
