@@ -15,7 +15,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use verbs::Device;
+use verbs::{Device, Pd};
 
 const MESSAGE: [u8; 64] = [1; 64];
 
@@ -58,13 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok((next()??, next()??))
     };
 
-    let context = Device::open_default()?;
-    let pd = context.alloc_pd()?;
-    let pool = Pool::builder(&pd)
-        .budget(Budget::user(64 << 20))
-        .budget(Budget::receive(8 << 30))
-        .budget(Budget::control(1 << 30))
-        .build()?;
+    let (pd, pool) = memory()?;
     let connect = || {
         Client::builder()
             .request(request)
@@ -109,6 +103,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Of either process.
+fn memory() -> Result<(Pd, Pool), Box<dyn Error>> {
+    let pd = Device::open_default()?.alloc_pd()?;
+    let pool = Pool::builder(&pd)
+        .budget(Budget::user(64 << 20))
+        .budget(Budget::receive(8 << 30))
+        .budget(Budget::control(1 << 30))
+        .build()?;
+    Ok((pd, pool))
+}
+
 /// Calls a second, of all these connections together.
 fn rate(clients: &mut [Client], rounds: usize) -> Result<f64, Box<dyn Error>> {
     let deadline = Deadline::after(Duration::from_secs(600));
@@ -129,13 +134,7 @@ fn rate(clients: &mut [Client], rounds: usize) -> Result<f64, Box<dyn Error>> {
 
 /// The server. Says its address, then for each line it reads how many bytes and descriptors it has in use.
 fn serve(connections: usize, cores: usize) -> Result<(), Box<dyn Error>> {
-    let context = Device::open_default()?;
-    let pd = context.alloc_pd()?;
-    let pool = Pool::builder(&pd)
-        .budget(Budget::user(64 << 20))
-        .budget(Budget::receive(8 << 30))
-        .budget(Budget::control(1 << 30))
-        .build()?;
+    let (pd, pool) = memory()?;
     let server = Server::bind("127.0.0.1:0")?
         .cores(cores)
         .max_connections(connections)
