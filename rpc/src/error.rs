@@ -1,6 +1,7 @@
 //! What can go wrong with a call, and what the caller may conclude from it.
 
 use crate::credit::CreditError;
+use crate::destination::Room;
 use crate::handshake::{Goodbye, HandshakeError, RefusalCode};
 use crate::names::Code;
 use crate::slot::SlotError;
@@ -19,11 +20,11 @@ pub struct Buffers(Option<Box<Inner>>);
 #[derive(Default)]
 struct Inner {
     segments: SgList,
-    destination: Option<Buf>,
+    destination: Option<Room>,
 }
 
 impl Buffers {
-    pub(crate) fn new(segments: Option<SgList>, destination: Option<Buf>) -> Buffers {
+    pub(crate) fn new(segments: Option<SgList>, destination: Option<Room>) -> Buffers {
         match (segments, destination) {
             (None, None) => Buffers(None),
             (segments, destination) => Buffers(Some(Box::new(Inner {
@@ -41,8 +42,18 @@ impl Buffers {
         }
     }
 
-    /// Takes the destination of a [`call_into`](crate::Client::call_into).
+    /// Takes the destination of a [`call_into`](crate::Client::call_into), if it was a buffer.
     pub fn take_destination(&mut self) -> Option<Buf> {
+        let inner = self.0.as_mut()?;
+        inner.destination.take_if(|room| room.is_one())?.into_buf()
+    }
+
+    /// Takes the destination of a [`call_into`](crate::Client::call_into), also if it was several buffers.
+    pub fn take_destinations(&mut self) -> Vec<Buf> {
+        self.take_room().map(Room::into_bufs).unwrap_or_default()
+    }
+
+    pub(crate) fn take_room(&mut self) -> Option<Room> {
         self.0.as_mut().and_then(|inner| inner.destination.take())
     }
 }
@@ -54,7 +65,7 @@ impl fmt::Debug for Buffers {
             Some(inner) => f
                 .debug_struct("Buffers")
                 .field("segments", &inner.segments.segments().count())
-                .field("destination", &inner.destination.as_ref().map(|b| b.len()))
+                .field("destination", &inner.destination)
                 .finish(),
         }
     }
@@ -166,10 +177,21 @@ impl NotSent {
     }
 
     /// The reason, the payload's segments, and the destination of a
-    /// [`call_into`](crate::Client::call_into).
+    /// [`call_into`](crate::Client::call_into) if that was a buffer, see [`take_destinations`](Self::take_destinations).
     pub fn into_parts(mut self) -> (NotSentReason, SgList, Option<Buf>) {
         let segments = self.buffers.take_segments();
         let destination = self.buffers.take_destination();
+        (self.reason, segments, destination)
+    }
+
+    /// Takes the destination of a [`call_into`](crate::Client::call_into), also if it was several buffers.
+    pub fn take_destinations(&mut self) -> Vec<Buf> {
+        self.buffers.take_destinations()
+    }
+
+    pub(crate) fn into_room(mut self) -> (NotSentReason, SgList, Option<Room>) {
+        let segments = self.buffers.take_segments();
+        let destination = self.buffers.take_room();
         (self.reason, segments, destination)
     }
 }

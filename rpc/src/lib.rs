@@ -16,6 +16,7 @@ mod clock;
 mod control;
 mod credit;
 mod deadline;
+mod destination;
 mod epoll;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -53,6 +54,7 @@ pub use client::{
 };
 pub use credit::CreditError;
 pub use deadline::Deadline;
+pub use destination::{CHUNK_MAX, Destination};
 pub use error::{
     Buffers, CallError, ConnectError, Lost, NotSent, NotSentReason, ServeError, Violation,
 };

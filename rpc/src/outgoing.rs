@@ -10,6 +10,7 @@
 //! Copied, and counted, are plain bytes above the inline limit; segments that cannot get a key
 //! (regions of their own); and inline segments when there are more of them than the device gathers.
 
+use crate::destination::CHUNK_MAX;
 use crate::lease::Lease;
 use crate::payload::Payload;
 use crate::posted::Body;
@@ -46,8 +47,15 @@ impl Outgoing {
             Ok(Outgoing::Copied(buf))
         } else {
             copies.count(bytes.len());
-            let buf = pool.alloc_from_slice(bytes)?;
-            Ok(Outgoing::Segments(Body::One(buf.into())))
+            let mut list = SgList::new();
+            for chunk in bytes.chunks(CHUNK_MAX) {
+                let pushed = list.push(pool.alloc_from_slice(chunk)?);
+                if pushed.is_err() {
+                    // Longer than any message.
+                    return Err(AllocError::TooLarge { asked: bytes.len() });
+                }
+            }
+            Ok(Outgoing::Segments(Body::from_list(list)))
         }
     }
 

@@ -129,6 +129,11 @@ impl Target {
         }
     }
 
+    /// Bytes in the buffer.
+    pub fn len(&self) -> usize {
+        self.buf.len()
+    }
+
     /// The buffer, once no slice exists any more.
     pub fn into_buf(self: Arc<Target>) -> Option<Buf> {
         Arc::into_inner(self).map(|target| target.buf)

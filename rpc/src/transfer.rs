@@ -1,23 +1,24 @@
 //! Bringing in a body that does not fit into its message: the pieces that stayed with the peer are
-//! READ into one private buffer, slice by slice.
+//! READ into private memory, slice by slice: one buffer, or several for the longest.
 
+use crate::destination::{OneOrMany, Room};
 use crate::posted::{ReadSlice, Target};
 use crate::wire::{Piece, PieceList};
-use mempool::Buf;
 use std::sync::Arc;
 use verbs::{RKey, RemoteRegion};
 
 /// A body on its way in.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    target: Arc<Target>,
+    targets: OneOrMany<Arc<Target>>,
     pieces: PieceList,
     /// Piece that comes next, and how much of it has been asked for.
     piece: usize,
     asked: u64,
     /// Remote bytes that have not been asked for.
     remote_left: u64,
-    /// Where in the buffer the next byte goes.
+    /// Where the next byte goes: to which buffer, and where in that.
+    target: usize,
     at: usize,
     outstanding: u32,
     cancelled: bool,
@@ -26,29 +27,30 @@ pub(crate) struct Transfer {
 impl Transfer {
     /// Starts with the inline bytes, which are copied to their places.
     ///
-    /// `pieces` has been checked against a header whose inline bytes are `inline`, and `buf` is at
-    /// least as long as the body; `None` if not.
-    pub fn new(mut buf: Buf, pieces: PieceList, mut inline: &[u8]) -> Option<Transfer> {
-        let mut at = 0usize;
+    /// `pieces` has been checked against a header whose inline bytes are `inline`, and `room` has at
+    /// least as many bytes as the body; `None` if not.
+    pub fn new(mut room: Room, pieces: PieceList, mut inline: &[u8]) -> Option<Transfer> {
+        let (mut at, end) = (0usize, room.len());
         let mut remote_left = 0u64;
         for piece in pieces.as_slice() {
             let len = usize::try_from(piece.byte_len()).ok()?;
-            let place = buf.get_mut(at..at.checked_add(len)?)?;
+            let next = at.checked_add(len).filter(|next| *next <= end)?;
             if let Piece::Inline { .. } = piece {
                 let (bytes, rest) = inline.split_at_checked(len)?;
-                place.copy_from_slice(bytes);
+                room.write_at(at, bytes);
                 inline = rest;
             } else {
                 remote_left += len as u64;
             }
-            at += len;
+            at = next;
         }
         Some(Transfer {
-            target: Target::new(buf),
+            targets: room.map(Target::new),
             pieces,
             piece: 0,
             asked: 0,
             remote_left,
+            target: 0,
             at: 0,
             outstanding: 0,
             cancelled: false,
@@ -60,7 +62,7 @@ impl Transfer {
         while !self.cancelled {
             match *self.pieces.as_slice().get(self.piece)? {
                 Piece::Inline { len } => {
-                    self.at += len as usize;
+                    self.skip(len as usize);
                     self.piece += 1;
                 }
                 Piece::Remote { addr, len, key } => {
@@ -70,10 +72,18 @@ impl Transfer {
                         self.asked = 0;
                         continue;
                     }
-                    let now = left.min(u64::from(most.max(1))) as u32;
-                    // SAFETY: `new` checked that all pieces fit into the buffer one after the
-                    // other, and `at` only moves forward, so slices are disjoint.
-                    let slice = unsafe { self.target.slice(self.at, now) };
+                    let target = self.targets.as_slice().get(self.target)?;
+                    let room = target.len() - self.at;
+                    if room == 0 {
+                        self.target += 1;
+                        self.at = 0;
+                        continue;
+                    }
+                    // A buffer has less than 4 GiB.
+                    let now = left.min(u64::from(most.max(1))).min(room as u64) as u32;
+                    // SAFETY: within the buffer, as `now` is at most what is left of it; `target`
+                    // and `at` only move forward, so slices are disjoint.
+                    let slice = unsafe { target.slice(self.at, now) };
                     let source = RemoteRegion {
                         addr: addr + self.asked,
                         len: u64::from(now),
@@ -88,6 +98,20 @@ impl Transfer {
             }
         }
         None
+    }
+
+    /// Moves on, over bytes that are there.
+    fn skip(&mut self, mut count: usize) {
+        while let Some(target) = self.targets.as_slice().get(self.target) {
+            let room = target.len() - self.at;
+            if count <= room {
+                self.at += count;
+                return;
+            }
+            count -= room;
+            self.target += 1;
+            self.at = 0;
+        }
     }
 
     /// Whether [`next`](Self::next) has more to give.
@@ -119,16 +143,17 @@ impl Transfer {
         self.outstanding == 0 && !self.has_next()
     }
 
-    /// The buffer, when [`is_done`](Self::is_done).
-    pub fn into_buf(self) -> Option<Buf> {
-        self.target.into_buf()
+    /// What was given, when [`is_done`](Self::is_done).
+    pub fn into_room(self) -> Option<Room> {
+        self.targets.into_room(Target::into_buf)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mempool::Pool;
+    use crate::destination::Destination;
+    use mempool::{Buf, Pool};
     use proptest::prelude::*;
     use verbs::{Scatter, SgeList};
 
@@ -139,7 +164,7 @@ mod tests {
         #[test]
         fn slices_cover_the_remote_pieces(
             shape in proptest::collection::vec((any::<bool>(), 1u64..20_000), 1..=16),
-            most in 1u32..9000, spare in 0usize..100,
+            most in 1u32..9000, spare in 0usize..100, cuts in proptest::collection::vec(any::<u32>(), 0..4),
         ) {
             let pd = verbs::Device::open_spec("soft0").unwrap().alloc_pd().unwrap();
             let pool = Pool::builder(&pd).build().unwrap();
@@ -158,10 +183,21 @@ mod tests {
                 }
                 total += len;
             }
-            let mut buf = pool.alloc(total as usize + spare).unwrap();
-            buf.fill(0);
-            let start = buf.as_ptr() as u64;
-            let mut transfer = Transfer::new(buf, pieces, &inline).unwrap();
+            let end = total as usize + spare;
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| *cut as usize % (end + 1)).collect();
+            cuts.extend([0, end]);
+            cuts.sort_unstable();
+            let lens = cuts.windows(2).map(|pair| pair[1] - pair[0]);
+            let bufs: Vec<Buf> = lens.map(|len| pool.alloc_zeroed(len).unwrap()).collect();
+            // Where each begins: in memory, and in the body.
+            let starts: Vec<(u64, u64, u64)> = (bufs.iter().zip(&cuts))
+                .map(|(buf, cut)| (buf.as_ptr() as u64, buf.len() as u64, *cut as u64))
+                .collect();
+            let room = match bufs.len() {
+                1 => bufs.into_iter().next().unwrap().into_room(),
+                _ => bufs.into_room(),
+            };
+            let mut transfer = Transfer::new(room, pieces, &inline).unwrap();
             let mut covered = Vec::new();
             while transfer.has_next() {
                 prop_assert!(!transfer.is_done());
@@ -171,14 +207,19 @@ mod tests {
                 slice.scatter(&mut sges);
                 let sge = sges.as_slice()[0];
                 prop_assert_eq!(u64::from(sge.len), source.len);
-                let place = sge.addr - start;
+                let inside = |(start, len, _): &&(u64, u64, u64)| {
+                    (*start..*start + *len).contains(&sge.addr) && sge.addr + u64::from(sge.len) <= *start + *len
+                };
+                let (start, _, cut) = starts.iter().find(inside).unwrap();
+                let place = sge.addr - start + cut;
                 covered.extend((0..source.len).map(|at| (source.rkey.0, source.addr + at, place + at)));
                 drop(slice);
                 transfer.completed();
             }
             prop_assert!(covered == remote);
             prop_assert!(transfer.next(most).is_none() && transfer.is_done());
-            let buf = transfer.into_buf().unwrap();
+            let bufs = transfer.into_room().unwrap().into_bufs();
+            let buf: Vec<u8> = bufs.iter().flat_map(|buf| buf.to_vec()).collect();
             let mut at = 0;
             for (n, &(is_inline, len)) in shape.iter().enumerate() {
                 let want = if is_inline { n as u8 + 1 } else { 0 };
@@ -198,8 +239,8 @@ mod tests {
         let mut pieces = PieceList::new();
         let (addr, len, key) = (0, 1000, 1);
         assert!(pieces.push(Piece::Remote { addr, len, key }));
-        let buf = pool.alloc(1000).unwrap();
-        let mut transfer = Transfer::new(buf, pieces, &[]).unwrap();
+        let room = pool.alloc(1000).unwrap().into_room();
+        let mut transfer = Transfer::new(room, pieces, &[]).unwrap();
         let (slice, _) = transfer.next(100).unwrap();
         transfer.cancel();
         assert!(transfer.next(100).is_none());
@@ -208,7 +249,7 @@ mod tests {
         assert!(transfer.is_done());
         drop(slice);
         // A buffer that is too short for the body is refused before anything is written.
-        let short = pool.alloc(999).unwrap();
+        let short = pool.alloc(999).unwrap().into_room();
         assert!(Transfer::new(short, pieces, &[]).is_none());
     }
 }

@@ -8,6 +8,7 @@ use super::submit::Unsent;
 use super::{Client, Pending};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
+use crate::destination::{Destination, Room};
 use crate::error::{Buffers, CallError, NotSentReason};
 use crate::link::{Several, Together};
 use crate::names::Method;
@@ -15,7 +16,7 @@ use crate::outgoing::Ready;
 use crate::payload::Payload;
 use crate::ring::span;
 use crate::wire::{Header, Kind, SlotId};
-use mempool::{Buf, SgList};
+use mempool::SgList;
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ struct Item {
     method: Method,
     deadline: Deadline,
     ready: Ready,
-    destination: Option<Buf>,
+    destination: Option<Room>,
 }
 
 impl Client {
@@ -102,17 +103,17 @@ impl Batch<'_> {
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Buf,
+        destination: impl Destination,
         deadline: Deadline,
     ) -> Result<(), CallError> {
-        self.add_with(method, payload, Some(destination), deadline)
+        self.add_with(method, payload, Some(destination.into_room()), deadline)
     }
 
     fn add_with(
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Option<Buf>,
+        destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<(), CallError> {
         match self.client.make_item(payload, deadline) {

@@ -2,12 +2,13 @@
 
 use super::reply::Bytes;
 use crate::deadline::Deadline;
+use crate::destination::Room;
 use crate::names::Code;
 use crate::outgoing::Held;
 use crate::posted::Body;
 use crate::transfer::Transfer;
 use crate::wire::SlotId;
-use mempool::{AllocError, Buf};
+use mempool::AllocError;
 
 /// What belongs to a slot in use.
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub(super) struct Flight {
     pub held: Held,
     /// What has come back from the device.
     pub sent: Body,
-    pub destination: Option<Buf>,
+    pub destination: Option<Room>,
     pub answer: Option<Answer>,
     /// Bytes that the server keeps until it is told that they have been READ.
     pub leased: u64,

@@ -2,10 +2,11 @@
 
 use super::{Client, ClientBuilder, ClientStats, Pending, Reply};
 use crate::deadline::Deadline;
+use crate::destination::{Destination, Room};
 use crate::error::{CallError, ConnectError, NotSentReason};
 use crate::names::Method;
 use crate::payload::Payload;
-use mempool::{Buf, Pool, SgList};
+use mempool::{Pool, SgList};
 use std::fmt;
 use std::net::ToSocketAddrs;
 
@@ -211,17 +212,18 @@ impl ClientGroup {
     ///
     /// # Errors
     /// As [`Client::call_into`].
-    pub fn call_into(
+    pub fn call_into<D: Destination>(
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Buf,
+        destination: D,
         deadline: Deadline,
-    ) -> Result<(Reply, Buf), CallError> {
-        let call = self.start(None, method, payload, Some(destination), deadline)?;
+    ) -> Result<(Reply, D), CallError> {
+        let room = Some(destination.into_room());
+        let call = self.start(None, method, payload, room, deadline)?;
         let mut reply = call.wait(self)?;
-        let buf = reply.take_destination().unwrap_or_default();
-        Ok((reply, buf))
+        let room = reply.take_room();
+        Ok((reply, D::from_room(room)))
     }
 
     /// Like [`call`](Self::call), over the connection that belongs to the key.
@@ -271,7 +273,7 @@ impl ClientGroup {
         key: Option<u64>,
         method: Method,
         payload: impl Payload,
-        destination: Option<Buf>,
+        destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<GroupPending, CallError> {
         match payload.as_bytes() {
@@ -292,7 +294,7 @@ impl ClientGroup {
         key: Option<u64>,
         method: Method,
         source: Source<'_>,
-        destination: Option<Buf>,
+        destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<GroupPending, CallError> {
         let (mut source, mut destination) = (source, destination);
@@ -323,7 +325,7 @@ impl ClientGroup {
             if !ended || left == 0 || self.alive() == 0 {
                 return Err(CallError::NotSent(failed));
             }
-            let (_, segments, buf) = failed.into_parts();
+            let (_, segments, buf) = failed.into_room();
             destination = buf;
             source = match bytes {
                 Some(bytes) => Source::Bytes(bytes),

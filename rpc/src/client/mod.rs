@@ -37,6 +37,7 @@ pub use stats::ClientStats;
 use crate::clock::Moment;
 use crate::control::Control;
 use crate::deadline::Deadline;
+use crate::destination::Destination;
 use crate::error::{CallError, Lost};
 use crate::handshake::{ReplyPath, RequestPath};
 use crate::link::{Link, SMALL};
@@ -49,7 +50,7 @@ use crate::wire::{HEADER_LEN, SlotId};
 use calls::Calls;
 use fetch::Fetcher;
 use flight::{Flight, Unreleased};
-use mempool::{Buf, Pool};
+use mempool::Pool;
 use stats::Recorder;
 use std::fmt;
 use std::net::SocketAddr;
@@ -166,22 +167,23 @@ impl Client {
     /// a copy.
     ///
     /// The first [`Reply::len`] bytes of the buffer that comes back are the reply; the others are
-    /// as they were. After `Expired` and `MaybeExecuted` the buffer is freed once nothing touches
+    /// as they were. A `Vec` of buffers is filled from the first one on, and so takes replies above [`CHUNK_MAX`](crate::CHUNK_MAX) as well. After `Expired` and `MaybeExecuted` the buffer is freed once nothing touches
     /// it any more; other errors give it back.
     ///
     /// # Errors
     /// As [`call`](Self::call), and [`CallError::ReplyTooLarge`].
-    pub fn call_into(
+    pub fn call_into<D: Destination>(
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Buf,
+        destination: D,
         deadline: Deadline,
-    ) -> Result<(Reply, Buf), CallError> {
-        let key = self.start_into(method, payload, Some(destination), deadline)?;
+    ) -> Result<(Reply, D), CallError> {
+        let room = Some(destination.into_room());
+        let key = self.start_into(method, payload, room, deadline)?;
         let mut reply = self.finish_call(key)?;
-        let buf = reply.take_destination().unwrap_or_default();
-        Ok((reply, buf))
+        let room = reply.take_room();
+        Ok((reply, D::from_room(room)))
     }
 
     /// Sends a request, to wait for its reply later.
@@ -203,7 +205,7 @@ impl Client {
     }
 
     /// Like [`submit`](Self::submit), with a destination as for [`call_into`](Self::call_into);
-    /// [`Reply::take_destination`] gives it back.
+    /// [`Reply::take_destination`] gives it back, or [`Reply::take_destinations`] if it is several buffers.
     ///
     /// # Errors
     /// [`CallError::NotSent`].
@@ -211,10 +213,11 @@ impl Client {
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Buf,
+        destination: impl Destination,
         deadline: Deadline,
     ) -> Result<Pending, CallError> {
-        let key = self.start_into(method, payload, Some(destination), deadline)?;
+        let room = Some(destination.into_room());
+        let key = self.start_into(method, payload, room, deadline)?;
         Ok(Pending::new(key, &self.dropped))
     }
 

@@ -5,6 +5,7 @@ use super::flight::Answer;
 use super::reply::{Bytes, Reply};
 use crate::clock::Moment;
 use crate::credit::Class;
+use crate::destination::Room;
 use crate::error::{Buffers, CallError, Lost, NotSentReason, Violation};
 use crate::link::Sent;
 use crate::names::Code;
@@ -242,8 +243,9 @@ impl Client {
         }
         if header.pieces == 0 {
             flight.answer = Some(Answer::Reply(match &mut flight.destination {
-                Some(buf) => {
-                    buf[..len].copy_from_slice(inline);
+                Some(room) => {
+                    // It fits: checked above.
+                    room.write_at(0, inline);
                     Bytes::Destination(len)
                 }
                 None => Bytes::copy(inline, &self.pool),
@@ -252,10 +254,10 @@ impl Client {
         }
         let pieces = PieceList::decode(header, bytes)?;
         let into = flight.destination.is_some();
-        let buf = match flight.destination.take() {
-            Some(buf) => buf,
-            None => match self.pool.alloc(len) {
-                Ok(buf) => buf,
+        let room = match flight.destination.take() {
+            Some(room) => room,
+            None => match Room::alloc(&self.pool, len) {
+                Ok(room) => room,
                 Err(error) => {
                     let len = len as u64;
                     flight.answer = Some(Answer::NoMemory { len, error });
@@ -264,7 +266,7 @@ impl Client {
             },
         };
         // The pieces add up to the body, which fits: checked above.
-        let Some(transfer) = Transfer::new(buf, pieces, inline) else {
+        let Some(transfer) = Transfer::new(room, pieces, inline) else {
             return Err(Violation::TooLarge {
                 len: header.body_len,
                 most,
@@ -339,13 +341,17 @@ impl Client {
         let bytes = match answer {
             Answer::Reply(bytes) => Ok(bytes),
             Answer::Coming { len, into } => {
-                let buf = flight.transfer.and_then(|t| t.into_buf());
-                debug_assert!(buf.is_some(), "a READ is still out");
+                let room = flight.transfer.and_then(|t| t.into_room());
+                debug_assert!(room.is_some(), "a READ is still out");
                 if into {
-                    destination = buf;
+                    destination = room;
                     Ok(Bytes::Destination(len))
                 } else {
-                    Ok(buf.map_or(Bytes::Empty, Bytes::Buf))
+                    Ok(match room.map(Room::into_parts) {
+                        None => Bytes::Empty,
+                        Some(Ok(buf)) => Bytes::Buf(buf),
+                        Some(Err(bufs)) => Bytes::Chunks(bufs),
+                    })
                 }
             }
             other => Err(other),

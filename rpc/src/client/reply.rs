@@ -1,6 +1,7 @@
 //! Replies.
 
 use super::small_reply::SmallReply;
+use crate::destination::{Room, too_large};
 use crate::error::Buffers;
 use mempool::{AllocError, Buf, Pool, SgList};
 use std::fmt;
@@ -20,6 +21,8 @@ pub(super) enum Bytes {
     Small(SmallReply),
     /// In a buffer of the pool.
     Buf(Buf),
+    /// In several, because there are so many.
+    Chunks(Vec<Buf>),
     /// On the heap, because the pool had none left.
     Heap(Box<[u8]>),
     /// In the destination that came with the call; so many.
@@ -78,6 +81,7 @@ impl Reply {
             Bytes::Empty => 0,
             Bytes::Small(small) => small.bytes().len(),
             Bytes::Buf(buf) => buf.len(),
+            Bytes::Chunks(bufs) => bufs.iter().map(|buf| buf.len()).sum(),
             Bytes::Heap(bytes) => bytes.len(),
             Bytes::Destination(len) => *len,
         }
@@ -88,14 +92,26 @@ impl Reply {
         self.len() == 0
     }
 
-    /// All bytes of the reply; empty when they are in the caller's destination.
+    /// All bytes of the reply; empty when they are in the caller's destination. Of more than [`CHUNK_MAX`](crate::CHUNK_MAX), which only come if
+    /// the client has asked for [`max_message`](crate::ClientBuilder::max_message), the first so many: see [`chunks`](Self::chunks).
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],
             Bytes::Small(small) => small.bytes(),
             Bytes::Buf(buf) => buf,
+            Bytes::Chunks(bufs) => bufs.first().map_or(&[], |buf| buf),
             Bytes::Heap(bytes) => bytes,
         }
+    }
+
+    /// All bytes of the reply, in pieces of at most [`CHUNK_MAX`](crate::CHUNK_MAX): mostly in one. None when they are in the caller's destination.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let (first, rest) = match &self.bytes {
+            Bytes::Chunks(bufs) => (None, bufs.as_slice()),
+            _ => (Some(self.bytes()), Default::default()),
+        };
+        let first = first.filter(|bytes| !bytes.is_empty());
+        first.into_iter().chain(rest.iter().map(|buf| &buf[..]))
     }
 
     /// The first bytes, at most as many as the connection's inline limit.
@@ -107,13 +123,25 @@ impl Reply {
     /// The bytes as a buffer of a pool, usually of [`Client::pool`](crate::Client::pool): large ones as they are, small ones copied.
     ///
     /// # Errors
-    /// When the pool has no memory for the copy.
+    /// When the pool has no memory for the copy, and [`AllocError::TooLarge`] for more than [`CHUNK_MAX`](crate::CHUNK_MAX).
     pub fn into_buf(self, pool: &Pool) -> Result<Buf, AllocError> {
         match self.bytes {
             Bytes::Empty | Bytes::Destination(_) => Ok(Buf::default()),
             Bytes::Buf(buf) => Ok(buf),
+            Bytes::Chunks(bufs) => Err(too_large(&bufs)),
             Bytes::Small(small) => pool.alloc_from_slice(small.bytes()),
             Bytes::Heap(bytes) => pool.alloc_from_slice(&bytes),
+        }
+    }
+
+    /// Like [`into_buf`](Self::into_buf), for replies of any length: each buffer but the last has [`CHUNK_MAX`](crate::CHUNK_MAX) bytes.
+    ///
+    /// # Errors
+    /// When the pool has no memory for the copy of a small one.
+    pub fn into_chunks(self, pool: &Pool) -> Result<Vec<Buf>, AllocError> {
+        match self.bytes {
+            Bytes::Chunks(bufs) => Ok(bufs),
+            _ => self.into_buf(pool).map(|buf| vec![buf]),
         }
     }
 
@@ -123,9 +151,18 @@ impl Reply {
         self.buffers.take_segments()
     }
 
-    /// Takes back the destination that came with the call.
+    /// Takes back the destination that came with the call, if it was a buffer.
     pub fn take_destination(&mut self) -> Option<Buf> {
         self.buffers.take_destination()
+    }
+
+    /// Takes back the destination that came with the call, also if it was several buffers.
+    pub fn take_destinations(&mut self) -> Vec<Buf> {
+        self.buffers.take_destinations()
+    }
+
+    pub(crate) fn take_room(&mut self) -> Option<Room> {
+        self.buffers.take_room()
     }
 }
 

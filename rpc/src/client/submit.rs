@@ -5,12 +5,13 @@ use super::flight::Flight;
 use crate::clock::Moment;
 use crate::credit::Class;
 use crate::deadline::Deadline;
+use crate::destination::Room;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::names::Method;
 use crate::outgoing::{NotReady, Outgoing, Ready, Workshop};
 use crate::payload::Payload;
 use crate::wire::{Header, Kind};
-use mempool::{Buf, SgList};
+use mempool::SgList;
 use std::sync::Arc;
 
 /// Why a request was not sent, with its segments.
@@ -43,7 +44,7 @@ impl Client {
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: Option<Buf>,
+        destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<usize, CallError> {
         let mut destination = destination;
@@ -58,7 +59,7 @@ impl Client {
         &mut self,
         method: Method,
         payload: impl Payload,
-        destination: &mut Option<Buf>,
+        destination: &mut Option<Room>,
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
         // Of a reply in parts, which goes on until it ends, and with its connection.

@@ -2,9 +2,10 @@
 
 use super::{HandshakeError, Hello, PUSHED_INTO_RING, ReplyPath, RequestPath, Welcome};
 use crate::credit::{Credits, WINDOW_MAX, WINDOW_MIN};
+use crate::destination::CHUNK_MAX;
 use crate::ring;
 use crate::shelf;
-use crate::wire::{RELEASE_BYTES_MAX, longest};
+use crate::wire::{MAX_PIECES, RELEASE_BYTES_MAX, longest};
 use verbs::{Endpoint, RemoteRegion};
 
 /// Smallest inline limit in bytes: bitmaps of control messages must fit.
@@ -13,8 +14,8 @@ pub(crate) const INLINE_MIN: u32 = RELEASE_BYTES_MAX as u32;
 pub(crate) const INLINE_MAX: u32 = 64 << 10;
 /// Most slots.
 pub(crate) const SLOTS_MAX: u32 = RELEASE_BYTES_MAX as u32 * 8;
-/// Largest body in bytes that a version of this crate takes.
-pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
+/// Largest body in bytes that a version of this crate takes: as many of the longest buffers as a message has pieces.
+pub(crate) const MESSAGE_MAX: u64 = MAX_PIECES as u64 * CHUNK_MAX as u64;
 
 /// What one end is willing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

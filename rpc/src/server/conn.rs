@@ -20,6 +20,7 @@ use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::Class;
 use crate::deadline::Deadline;
+use crate::destination::Room;
 use crate::error::{Lost, Violation};
 use crate::handshake::ReplyPath;
 use crate::link::{Link, SMALL, Sent};
@@ -31,7 +32,7 @@ use crate::trace::event;
 use crate::transfer::Transfer;
 use crate::turns::Turns;
 use crate::wire::{Header, Kind, PieceList, SlotId, decode_release};
-use mempool::{AllocError, Buf};
+use mempool::AllocError;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -292,11 +293,11 @@ impl Conn {
         }
         // Some of it is here, and goes to its place now: what it arrived in is given back.
         let inline = message.get(header.inline_start()..).unwrap_or_default();
-        let buf = match host.pool.alloc(len as usize) {
-            Ok(buf) => buf,
+        let room = match Room::alloc(&host.pool, len as usize) {
+            Ok(room) => room,
             Err(error) => return self.refuse_memory(host, slot, &error).map(|()| false),
         };
-        let transfer = start(buf, pieces, inline, len)?;
+        let transfer = start(room, pieces, inline, len)?;
         let (whole, left) = (transfer.is_done(), transfer.left());
         self.slots[slot.index as usize].state = State::Pulling(Box::new(Pull {
             transfer,
@@ -348,7 +349,7 @@ impl Conn {
             let State::Pulling(pull) = std::mem::replace(state, State::Running) else {
                 continue;
             };
-            let Some(buf) = pull.transfer.into_buf() else {
+            let Some(room) = pull.transfer.into_room() else {
                 debug_assert!(false, "a READ is still out");
                 continue;
             };
@@ -356,7 +357,7 @@ impl Conn {
                 self.refuse_expired(host, id)?;
                 continue;
             }
-            self.handle(host, id, (pull.method, pull.deadline), 0, &mut Some(buf))?;
+            self.handle(host, id, (pull.method, pull.deadline), 0, &mut Some(room))?;
         }
         Ok(())
     }
@@ -369,7 +370,7 @@ impl Conn {
         slot: SlotId,
         (method, deadline): (Method, Deadline),
         inline: usize,
-        buf: &mut Option<Buf>,
+        buf: &mut Option<Room>,
     ) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
@@ -461,8 +462,8 @@ impl Conn {
                     self.refuse_expired(host, id)?;
                     continue;
                 }
-                let buf = match host.pool.alloc(len as usize) {
-                    Ok(buf) => buf,
+                let room = match Room::alloc(&host.pool, len as usize) {
+                    Ok(room) => room,
                     Err(error) => {
                         *state = State::Running;
                         self.transfers.took(0);
@@ -470,7 +471,7 @@ impl Conn {
                         continue;
                     }
                 };
-                let transfer = start(buf, pieces, &[], len)?;
+                let transfer = start(room, pieces, &[], len)?;
                 *state = State::Pulling(Box::new(Pull {
                     transfer,
                     method,
@@ -528,7 +529,7 @@ impl Conn {
 }
 
 /// A body of which the inline bytes are here.
-fn start(buf: Buf, pieces: PieceList, inline: &[u8], len: u64) -> Result<Transfer, Lost> {
-    // The pieces add up to the body, for which there is a buffer.
-    Transfer::new(buf, pieces, inline).ok_or_else(|| Violation::TooLarge { len, most: len }.into())
+fn start(room: Room, pieces: PieceList, inline: &[u8], len: u64) -> Result<Transfer, Lost> {
+    // The pieces add up to the body, for which there is room.
+    Transfer::new(room, pieces, inline).ok_or_else(|| Violation::TooLarge { len, most: len }.into())
 }

@@ -6,11 +6,12 @@ use super::request::{Bytes, Request};
 use super::responder::{ConnId, Outbox, Responder};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
+use crate::destination::Room;
 use crate::names::Method;
 use crate::outgoing::Copies;
 use crate::trace::event;
 use crate::wire::SlotId;
-use mempool::{Buf, Pool};
+use mempool::Pool;
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
@@ -116,7 +117,7 @@ pub(super) struct Job<'a> {
     pub peer: &'a SocketAddr,
     /// The bytes of the request, unless they are in `buf`.
     pub inline: &'a [u8],
-    pub buf: &'a mut Option<Buf>,
+    pub buf: &'a mut Option<Room>,
 }
 
 /// One run of a handler. Request and responder are made where they are handed over: what has just been made costs more to move than
@@ -138,7 +139,10 @@ where
             method: job.method,
             bytes: match job.buf.take() {
                 None => Bytes::Inline(job.inline),
-                Some(buf) => Bytes::Buf(buf),
+                Some(room) => match room.into_parts() {
+                    Ok(buf) => Bytes::Buf(buf),
+                    Err(bufs) => Bytes::Chunks(bufs),
+                },
             },
             inline_limit: job.inline_limit,
             deadline: job.deadline,

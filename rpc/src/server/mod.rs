@@ -228,7 +228,8 @@ impl Server {
         self
     }
 
-    /// Largest request and reply in bytes, up to 1 GiB (the default).
+    /// Largest request and reply in bytes, 1 GiB by default, at most 16 GiB. What is longer than [`CHUNK_MAX`](crate::CHUNK_MAX), 1 GiB,
+    /// arrives in several buffers.
     pub fn max_message(mut self, bytes: u64) -> Self {
         self.settings.limits.max_message = bytes;
         self

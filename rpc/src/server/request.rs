@@ -1,6 +1,7 @@
 //! Requests, as handlers see them.
 
 use crate::deadline::Deadline;
+use crate::destination::too_large;
 use crate::names::Method;
 use mempool::{AllocError, Buf, Pool};
 use std::fmt;
@@ -22,6 +23,8 @@ pub(super) enum Bytes<'a> {
     Inline(&'a [u8]),
     /// In a buffer that it was READ into.
     Buf(Buf),
+    /// In several, because there are so many.
+    Chunks(Vec<Buf>),
 }
 
 impl Request<'_> {
@@ -30,12 +33,34 @@ impl Request<'_> {
         self.method
     }
 
-    /// All bytes of the request.
+    /// All bytes of the request. Of more than [`CHUNK_MAX`](crate::CHUNK_MAX), which only come if the server has allowed them by
+    /// [`max_message`](crate::ServerBuilder::max_message), the first so many: see [`chunks`](Self::chunks).
     pub fn body(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Inline(bytes) => bytes,
             Bytes::Buf(buf) => buf,
+            Bytes::Chunks(bufs) => bufs.first().map_or(&[], |buf| buf),
         }
+    }
+
+    /// Length of the request in bytes.
+    pub fn len(&self) -> usize {
+        self.chunks().map(<[u8]>::len).sum()
+    }
+
+    /// Whether the request has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All bytes of the request, in pieces of at most [`CHUNK_MAX`](crate::CHUNK_MAX): mostly in one.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let (first, rest) = match &self.bytes {
+            Bytes::Chunks(bufs) => (None, bufs.as_slice()),
+            _ => (Some(self.body()), Default::default()),
+        };
+        let first = first.filter(|bytes| !bytes.is_empty());
+        first.into_iter().chain(rest.iter().map(|buf| &buf[..]))
     }
 
     /// The first bytes, at most as many as the connection's inline limit.
@@ -48,11 +73,23 @@ impl Request<'_> {
     /// small ones are copied.
     ///
     /// # Errors
-    /// When the pool has no memory for the copy.
+    /// When the pool has no memory for the copy, and [`AllocError::TooLarge`] for more than [`CHUNK_MAX`](crate::CHUNK_MAX).
     pub fn take_body(self) -> Result<Buf, AllocError> {
         match self.bytes {
             Bytes::Inline(bytes) => self.pool.alloc_from_slice(bytes),
             Bytes::Buf(buf) => Ok(buf),
+            Bytes::Chunks(bufs) => Err(too_large(&bufs)),
+        }
+    }
+
+    /// Like [`take_body`](Self::take_body), for requests of any length: each buffer but the last has [`CHUNK_MAX`](crate::CHUNK_MAX) bytes.
+    ///
+    /// # Errors
+    /// When the pool has no memory for the copy of a small one.
+    pub fn take_chunks(self) -> Result<Vec<Buf>, AllocError> {
+        match self.bytes {
+            Bytes::Chunks(bufs) => Ok(bufs),
+            _ => self.take_body().map(|buf| vec![buf]),
         }
     }
 
@@ -82,7 +119,7 @@ impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("method", &self.method)
-            .field("len", &self.body().len())
+            .field("len", &self.len())
             .field("peer", &self.peer)
             .finish_non_exhaustive()
     }

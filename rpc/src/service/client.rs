@@ -7,6 +7,7 @@ use super::method::{LISTING, Method};
 use super::received::{Received, without_first};
 use crate::client::Client;
 use crate::deadline::Deadline;
+use crate::destination::Destination;
 use crate::error::{Buffers, CallError};
 use crate::names;
 use mempool::{Buf, SgList};
@@ -189,11 +190,12 @@ fn bad_reply<M: Method>(source: super::DecodeError) -> ServiceError {
 fn without_header(error: CallError) -> ServiceError {
     let own = |mut buffers: Buffers| {
         let segments = without_first(buffers.take_segments());
-        Buffers::new(Some(segments), buffers.take_destination())
+        Buffers::new(Some(segments), buffers.take_room())
     };
     ServiceError::Call(match error {
         CallError::NotSent(unsent) => {
             let (reason, segments, destination) = unsent.into_parts();
+            let destination = destination.map(Destination::into_room);
             let segments = without_first(segments);
             CallError::not_sent(reason, Buffers::new(Some(segments), destination))
         }

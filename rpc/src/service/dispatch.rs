@@ -78,19 +78,38 @@ impl<E: Encoding> Call<'_, E> {
         E::get(&self.held, &self.request.body()[self.frame.header()])
     }
 
-    /// The bytes behind the header.
+    /// The bytes behind the header. Of a request above [`CHUNK_MAX`](crate::CHUNK_MAX), those in its first chunk: see
+    /// [`rest_chunks`](Self::rest_chunks).
     pub fn rest(&self) -> &[u8] {
         &self.request.body()[self.frame.header().end..]
+    }
+
+    /// The bytes behind the header, in pieces of at most [`CHUNK_MAX`](crate::CHUNK_MAX).
+    pub fn rest_chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let others = self.request.chunks().skip(1);
+        std::iter::once(self.rest()).chain(others)
     }
 
     /// The bytes behind the header as a buffer to keep. Large ones are not copied.
     ///
     /// # Errors
-    /// When the pool has no memory for the copy of small ones.
+    /// When the pool has no memory for the copy of small ones, and [`AllocError::TooLarge`] above [`CHUNK_MAX`](crate::CHUNK_MAX).
     pub fn take_rest(self) -> Result<Buf, AllocError> {
         let mut buf = self.request.take_body()?;
         buf.advance(self.frame.header().end);
         Ok(buf)
+    }
+
+    /// Like [`take_rest`](Self::take_rest), for requests of any length.
+    ///
+    /// # Errors
+    /// When the pool has no memory for the copy of small ones.
+    pub fn take_rest_chunks(self) -> Result<Vec<Buf>, AllocError> {
+        let mut bufs = self.request.take_chunks()?;
+        if let Some(first) = bufs.first_mut() {
+            first.advance(self.frame.header().end);
+        }
+        Ok(bufs)
     }
 
     /// When the caller stops waiting.

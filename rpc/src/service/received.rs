@@ -54,15 +54,22 @@ impl<E: Encoding> Received<E> {
         E::get(&self.held, &bytes[self.frame.header()])
     }
 
-    /// The bytes behind the header.
+    /// The bytes behind the header. Of a reply above [`CHUNK_MAX`](crate::CHUNK_MAX), those in its first chunk: see
+    /// [`rest_chunks`](Self::rest_chunks).
     pub fn rest(&self) -> &[u8] {
         &bytes(&self.reply, &self.destination)[self.frame.header().end..]
+    }
+
+    /// The bytes behind the header, in pieces of at most [`CHUNK_MAX`](crate::CHUNK_MAX).
+    pub fn rest_chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let others = self.reply.chunks().skip(1);
+        std::iter::once(self.rest()).chain(others)
     }
 
     /// The bytes behind the header as a buffer, which is the caller's destination if the reply has been put there. Large ones are not copied.
     ///
     /// # Errors
-    /// When the pool has no memory for the copy of small ones.
+    /// When the pool has no memory for the copy of small ones, and [`AllocError::TooLarge`] above [`CHUNK_MAX`](crate::CHUNK_MAX).
     pub fn into_rest(self, pool: &Pool) -> Result<Buf, AllocError> {
         let mut buf = match self.destination {
             Some(buf) => buf,
@@ -70,6 +77,21 @@ impl<E: Encoding> Received<E> {
         };
         buf.advance(self.frame.header().end);
         Ok(buf)
+    }
+
+    /// Like [`into_rest`](Self::into_rest), for replies of any length.
+    ///
+    /// # Errors
+    /// When the pool has no memory for the copy of small ones.
+    pub fn into_rest_chunks(self, pool: &Pool) -> Result<Vec<Buf>, AllocError> {
+        let mut bufs = match self.destination {
+            Some(buf) => vec![buf],
+            None => self.reply.into_chunks(pool)?,
+        };
+        if let Some(first) = bufs.first_mut() {
+            first.advance(self.frame.header().end);
+        }
+        Ok(bufs)
     }
 
     /// Takes back the segments that were sent behind the request's header, in order.
