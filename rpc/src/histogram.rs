@@ -1,5 +1,9 @@
 //! Durations in logarithmic buckets: constant memory, no allocation, about 3 % resolution.
 
+mod shared;
+
+pub(crate) use shared::SharedHistogram;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +18,7 @@ const LAST: usize = BUCKETS - 1;
 /// How long things took, in logarithmic buckets: 32 for each power of two, so a duration is known to about 3 %. What takes longer than 18 minutes counts in
 /// the last bucket. Takes 9 KiB, however much is counted.
 ///
-/// Is [`ClientStats::latency`](crate::ClientStats::latency). Those of several clients can be put together, and fed into others,
+/// Is [`ClientStats::latency`](crate::ClientStats::latency), and [`ServerHandle::request_times`](crate::ServerHandle::request_times). Those of several clients can be put together, and fed into others,
 /// such as the crate `hdrhistogram`'s:
 ///
 /// ```

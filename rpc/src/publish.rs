@@ -4,6 +4,7 @@
 //! published; nothing is on the path of calls, and there is no thread.
 
 use crate::client::ClientStats;
+use crate::histogram::Histogram;
 use crate::server::ServerStats;
 use ::metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
@@ -219,6 +220,12 @@ const SERVER: &[Total<ServerStats>] = &[
         |s| s.overloaded,
     ),
     (
+        "rpc_server_answer_stalls_total",
+        Unit::Count,
+        "Answers that had to wait for room in the send queue, or for memory",
+        |s| s.answer_stalls,
+    ),
+    (
         "rpc_server_turned_away_total",
         Unit::Count,
         "Requests not started because the server was stopping",
@@ -315,16 +322,8 @@ impl ClientStats {
     /// ```
     pub fn publish(&self, labels: &[(&str, &str)]) {
         let own = owned(labels);
-        with_recorder(|recorder| {
-            publish(recorder, self, &own, CLIENT, CLIENT_GAUGES);
-            for (share, name) in QUANTILES {
-                if let Some(time) = self.latency.quantile(share) {
-                    let mut own = own.clone();
-                    own.push(Label::from_static_parts("quantile", name));
-                    gauge(recorder, LATENCY, own).set(time.as_secs_f64());
-                }
-            }
-        });
+        with_recorder(|recorder| publish(recorder, self, &own, CLIENT, CLIENT_GAUGES));
+        self.latency.publish(LATENCY, labels);
     }
 }
 
@@ -332,13 +331,32 @@ impl ServerStats {
     /// Publishes the figures by the recorder of the crate `metrics`, each with these labels.
     ///
     /// Counters, set to what has been counted since the server was started: `rpc_server_` and `accepted_total`, `refused_total`, `garbage_total`, `timed_out_total`,
-    /// `evicted_total`, `broken_total`, `calls_total`, `failed_total`, `panics_total`, `expired_total`, `overloaded_total`, `turned_away_total`,
+    /// `evicted_total`, `broken_total`, `calls_total`, `failed_total`, `panics_total`, `expired_total`, `overloaded_total`, `answer_stalls_total`, `turned_away_total`,
     /// `received_bytes_total`, `sent_bytes_total`, `reads_total`, `copies_total`, `copied_bytes_total`, `rnr_total`. A gauge: `rpc_server_connections`.
     ///
     /// Looks every one up by name, which allocates: for now and then, a second or so. For an example see [`ClientStats::publish`].
     pub fn publish(&self, labels: &[(&str, &str)]) {
         let own = owned(labels);
         with_recorder(|recorder| publish(recorder, self, &own, SERVER, SERVER_GAUGES));
+    }
+}
+
+impl Histogram {
+    /// Publishes a gauge of this name by the recorder of the crate `metrics`, in seconds, with these labels and `quantile` (0.5, 0.9, 0.99, 0.999), once something has
+    /// been counted. For [`ServerHandle::request_times`](crate::ServerHandle::request_times), for example.
+    ///
+    /// Looks every one up by name, which allocates.
+    pub fn publish(&self, name: &'static str, labels: &[(&str, &str)]) {
+        let labels = owned(labels);
+        with_recorder(|recorder| {
+            for (share, quantile) in QUANTILES {
+                if let Some(time) = self.quantile(share) {
+                    let mut labels = labels.clone();
+                    labels.push(Label::from_static_parts("quantile", quantile));
+                    gauge(recorder, name, labels).set(time.as_secs_f64());
+                }
+            }
+        });
     }
 }
 

@@ -286,6 +286,7 @@ fn ends_that_are_errors() {
             assert!(parts.next().is_none());
         }
         assert_eq!(counts.alive.load(Ordering::Relaxed), 0);
+        assert_eq!(server.stats().panics, 1);
         assert_eq!(client.call(ECHO, "on", patient()).unwrap().bytes(), b"on");
     });
 }

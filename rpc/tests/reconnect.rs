@@ -303,3 +303,68 @@ fn a_rolling_restart_goes_unnoticed() {
         assert!(client.stats().reconnects >= 4, "{}", client.stats());
     });
 }
+
+/// Answers in parts.
+const PARTS: Method = Method(101);
+
+/// A server that answers in nine parts, or with an echo, at an address whose server has just begun to drain.
+fn serve_parts(addr: SocketAddr) -> ServerHandle {
+    let (_, pd, pool) = memory();
+    let server = loop {
+        match Server::bind(addr) {
+            Ok(server) => break server.pool(pd, pool),
+            Err(_) => thread::yield_now(),
+        }
+    };
+    let handler = |request: Request<'_>, responder: Responder| match request.method() {
+        PARTS => responder.stream((0..9u8).map(|n| Ok([n; 10]))),
+        _ => responder.reply(request.body()),
+    };
+    server.serve(move |_core| handler).unwrap()
+}
+
+/// A part whose next nobody asks for keeps a draining server waiting, but not the client that holds it.
+#[test]
+fn a_part_in_hand_holds_up_no_new_connection() {
+    over_all_paths(|| {
+        let first = serve_parts(any());
+        let address = first.local_addr();
+        let mut client = builder().reconnect(quick()).connect(address).unwrap();
+        let parts = |client: &mut Client| client.submit_parts(PARTS, (), patient()).unwrap();
+        let mut held = parts(&mut client);
+        assert_eq!(held.next(&mut client).unwrap().unwrap().bytes(), [0; 10]);
+        let forgotten = parts(&mut client);
+        // The next one of either is here.
+        client.call(ECHO, "x", patient()).unwrap();
+        first.drain(Deadline::never());
+        let second = serve_parts(address);
+        let reply = client.call_idempotent(ECHO, "y", patient());
+        assert_eq!(reply.unwrap().bytes(), b"y");
+        assert_eq!(client.stats().reconnects, 1);
+        first.join();
+        // What is here is still to be had, and no more than that.
+        assert_eq!(held.next(&mut client).unwrap().unwrap().bytes(), [1; 10]);
+        match held.next(&mut client) {
+            Err(CallError::MaybeExecuted { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        // What is dropped of the old connection does not end the new one, while the next part of this is to be asked for.
+        let mut fresh = parts(&mut client);
+        client.call(ECHO, "x", patient()).unwrap();
+        drop((held, forgotten));
+        second.drain(Deadline::never());
+        // Its successor is there when the second has begun to drain.
+        let _third = serve_parts(address);
+        for n in 0..9 {
+            for _ in 0..1000 {
+                client.poll();
+            }
+            assert_eq!(fresh.next(&mut client).unwrap().unwrap().bytes(), [n; 10]);
+        }
+        assert!(fresh.next(&mut client).unwrap().is_none());
+        while client.lost().is_none() {
+            client.poll();
+        }
+        second.join();
+    });
+}

@@ -17,6 +17,8 @@ pub(super) struct Call {
     pub slot: SlotId,
     state: State,
     small: Option<SmallReply>,
+    /// Whether the outcome is a part, of the connection there is now, whose next has not been asked for.
+    unasked: bool,
     /// Any other outcome.
     outcome: Option<Result<Reply, CallError>>,
 }
@@ -60,6 +62,7 @@ impl Calls {
             slot: SlotId::default(),
             state: State::Free,
             small: None,
+            unasked: false,
             outcome: None,
         });
     }
@@ -116,6 +119,7 @@ impl Calls {
     /// A call ends.
     pub fn end(&mut self, key: usize, outcome: Result<Reply, CallError>) {
         if let Some(call) = self.waiting(key) {
+            call.unasked = matches!(&outcome, Ok(reply) if reply.has_more());
             call.outcome = Some(outcome);
             call.state = State::Ended;
         }
@@ -149,11 +153,19 @@ impl Calls {
             return None;
         }
         call.state = State::Free;
+        call.unasked = false;
         self.free.push(key);
         call.outcome.take()
     }
 
-    /// Forgets a call; its slot, if it had no outcome, and whether it had one that was a part, with more to come.
+    /// The connection that outcomes came by has ended: nobody can ask for what comes next.
+    pub fn leave(&mut self) {
+        for call in &mut self.entries {
+            call.unasked = false;
+        }
+    }
+
+    /// Forgets a call; its slot, if it had no outcome, and whether it had one that was a part, whose next has not been asked for.
     pub fn forget(&mut self, key: usize) -> (Option<SlotId>, bool) {
         let Some(call) = self.entries.get_mut(key) else {
             return (None, false);
@@ -162,10 +174,11 @@ impl Calls {
             return (None, false);
         }
         let slot = (call.state == State::Waiting).then_some(call.slot);
-        let outcome = call.outcome.take();
+        let unasked = std::mem::take(&mut call.unasked);
         call.state = State::Free;
+        call.outcome = None;
         call.small = None;
         self.free.push(key);
-        (slot, matches!(outcome, Some(Ok(reply)) if reply.has_more()))
+        (slot, unasked)
     }
 }

@@ -6,7 +6,7 @@
 use super::{Client, ClientBuilder, Reply};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
-use crate::error::{CallError, ConnectError, NotSentReason};
+use crate::error::{CallError, ConnectError, Lost, NotSentReason};
 use crate::handshake::RefusalCode;
 use crate::names::Method;
 use crate::payload::Payload;
@@ -208,7 +208,13 @@ impl Client {
     #[cold]
     pub(super) fn reconnect(&mut self, deadline: Deadline) -> Result<(), NotSentReason> {
         // A server that is stopping still answers what it has.
-        self.wait_until(deadline, |client| client.link.is_none());
+        self.wait_until(deadline, |client| {
+            client.link.is_none() || client.slots.in_use() == 0
+        });
+        if self.link.is_some() && self.slots.in_use() == 0 {
+            // Only replies in parts keep it, whose next part nobody asks for: who could is here, and waits.
+            self.fail(Lost::Drained);
+        }
         let Some(mut redial) = self.redial.take_if(|_| self.link.is_none()) else {
             return Err(self.closed());
         };
@@ -263,6 +269,7 @@ impl Client {
         // Of the old connection.
         self.unwanted.clear();
         self.unasked = 0;
+        self.calls.leave();
     }
 }
 

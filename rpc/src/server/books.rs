@@ -6,6 +6,7 @@
 
 use super::stats::{ConnectionStats, ServerStats};
 use crate::handshake::{ReplyPath, RequestPath};
+use crate::histogram::SharedHistogram;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -98,6 +99,7 @@ tally!(
     failed,
     expired,
     overloaded,
+    answer_stalls,
     turned_away,
     bytes_received,
     bytes_sent,
@@ -128,6 +130,8 @@ impl ConnBook {
 #[derive(Debug, Default)]
 pub(super) struct CoreBook {
     pub counters: CoreCounters,
+    /// How long requests took, if that is measured.
+    pub times: Option<SharedHistogram>,
     connections: Mutex<Connections>,
 }
 
@@ -140,6 +144,14 @@ struct Connections {
 }
 
 impl CoreBook {
+    /// One in which nothing has been counted.
+    pub fn new(timed: bool) -> CoreBook {
+        CoreBook {
+            times: timed.then(SharedHistogram::new),
+            ..CoreBook::default()
+        }
+    }
+
     /// A connection is there.
     pub fn enter(&self, epoch: u64, book: Arc<ConnBook>) {
         self.connections.lock().open.insert(epoch, book);

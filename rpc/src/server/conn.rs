@@ -431,6 +431,7 @@ impl Conn {
         code: Code,
         message: String,
     ) -> Result<(), Lost> {
+        self.slots[slot.index as usize].charge.not_started();
         let response = Response {
             conn: self.id,
             slot,

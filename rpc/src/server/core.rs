@@ -186,8 +186,12 @@ impl<H> Host<H> {
         }
     }
 
-    /// Publishes copies made since the last time.
-    pub fn count_copies(&mut self) {
+    /// Publishes what the outbox has counted since the last time.
+    pub fn count_outbox(&mut self) {
+        let panics = self.outbox.panics.take();
+        if panics > 0 {
+            self.book.counters.panics.add(panics);
+        }
         let taken = self.outbox.copies.take();
         let made = std::mem::take(&mut self.copies);
         let copies = taken.copies + made.copies;

@@ -422,7 +422,7 @@ where
         let control = Control::new(seed.stream);
         event!(DEBUG, core = self.host.index, connection = epoch, peer = %seed.peer, "a connection was opened");
         let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
-        conn.guarded = self.host.settings.peer.meters();
+        conn.guarded = self.host.settings.peer.meters() || self.host.book.times.is_some();
         entry.insert(conn);
         if let Err(error) = watched {
             return self.close(key, &Lost::Gone(Some(error)));

@@ -4,6 +4,7 @@ use super::conn::Conn;
 use super::core::Host;
 use super::peers::Ticket;
 use super::responder::{Response, What};
+use crate::clock::Moment;
 use crate::error::Lost;
 use crate::names::{Code, Method};
 use crate::outgoing::Outgoing;
@@ -18,15 +19,23 @@ pub(super) struct Charge {
     request: Option<u64>,
     /// Bytes of a reply that the client is to READ.
     kept: u64,
+    /// Since when the request has been here, where that is measured.
+    since: Option<Moment>,
 }
 
 impl Charge {
-    /// The request has been answered.
+    /// The request has been answered: since when it has been here, where that is measured.
     #[inline]
-    pub fn answered(&mut self, ticket: &Ticket) {
+    pub fn answered(&mut self, ticket: &Ticket) -> Option<Moment> {
         if let Some(bytes) = self.request.take() {
             ticket.discharge(bytes);
         }
+        self.since.take()
+    }
+
+    /// The request has not been started: how long it was here is not interesting.
+    pub fn not_started(&mut self) {
+        self.since = None;
     }
 
     /// A reply waits for the client.
@@ -57,6 +66,10 @@ impl Conn {
             let why = "the server is stopping".to_owned();
             self.refuse(host, header.slot, Code::STOPPING, why)?;
             return Ok(false);
+        }
+        if host.book.times.is_some() {
+            let arrived = *host.arrived.get_or_insert_with(Moment::now);
+            self.slots[header.slot.index as usize].charge.since = Some(arrived);
         }
         let limits = &host.settings.peer;
         if !limits.meters() {

@@ -12,6 +12,7 @@ use super::{Server, Settings};
 use crate::deadline::Deadline;
 use crate::error::ServeError;
 use crate::handshake::RefusalCode;
+use crate::histogram::{Histogram, SharedHistogram};
 use crate::outgoing::Copies;
 use crate::setup;
 use mempool::Pool;
@@ -59,6 +60,13 @@ impl ServerHandle {
     pub fn core_stats(&self) -> Vec<ServerStats> {
         let cores = self.cores.iter();
         cores.map(|core| ServerStats::of_core(core)).collect()
+    }
+
+    /// How long requests took on each core, from arrival to answer, with what was READ or [deferred](Responder) in between; for a server that
+    /// was told to [measure](crate::Server::time_requests) it, else empty. Requests that were not started are not among them.
+    pub fn request_times(&self) -> Vec<Histogram> {
+        let times = self.cores.iter().filter_map(|core| core.times.as_ref());
+        times.map(SharedHistogram::snapshot).collect()
     }
 
     /// The connections that are open, core by core, the oldest of each first.
@@ -184,7 +192,7 @@ where
     let mut reports = Vec::new();
     for index in 0..cores {
         let mailbox = Arc::new(Mailbox::new().map_err(start_error("a core's mailbox"))?);
-        let book = Arc::<CoreBook>::default();
+        let book = Arc::new(CoreBook::new(settings.timed));
         handle.mailboxes.push(Arc::clone(&mailbox));
         handle.cores.push(Arc::clone(&book));
         let seed = CoreSeed {

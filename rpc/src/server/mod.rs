@@ -93,6 +93,8 @@ struct Settings {
     max_connections: usize,
     handshake_timeout: Duration,
     max_handshakes: usize,
+    /// Whether it is measured how long requests take.
+    timed: bool,
     peer: PeerLimits,
 }
 
@@ -175,6 +177,7 @@ impl Server {
                 max_connections: 128,
                 handshake_timeout: Duration::from_secs(2),
                 max_handshakes: 64,
+                timed: false,
                 peer: PeerLimits::NONE,
             },
         })
@@ -287,6 +290,12 @@ impl Server {
     /// oldest is let go.
     pub fn max_handshakes(mut self, count: usize) -> Self {
         self.settings.max_handshakes = count.max(1);
+        self
+    }
+
+    /// Measures how long requests take, for [`ServerHandle::request_times`]. Not done unless asked for: it costs two looks at the clock for each.
+    pub fn time_requests(mut self, timed: bool) -> Self {
+        self.settings.timed = timed;
         self
     }
 

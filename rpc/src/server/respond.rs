@@ -47,12 +47,21 @@ impl Conn {
             let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
             self.link.post_small(Class::Answer, header, message)?;
         }
-        let slot = &mut self.slots[id.index as usize];
-        slot.state = State::Idle;
+        self.slots[id.index as usize].state = State::Idle;
         if self.guarded {
-            slot.charge.answered(&self.ticket);
+            self.answered(host, id);
         }
         Ok(())
+    }
+
+    /// What an answer means for limits and times.
+    fn answered<H>(&mut self, host: &Host<H>, id: SlotId) {
+        let slot = &mut self.slots[id.index as usize];
+        if let Some(since) = slot.charge.answered(&self.ticket)
+            && let Some(times) = &host.book.times
+        {
+            times.record(Moment::now().ns_since(since));
+        }
     }
 
     /// Leaves a small reply for the client, or pushes it if it is to be pushed after all. Header and reply have `len` bytes.
@@ -120,11 +129,14 @@ impl Conn {
         response: Response,
     ) -> Result<(), Lost> {
         if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
-            self.post_answer(host, response)
+            self.post_answer(host, response)?;
         } else {
             self.unsent.push_back(response);
-            Ok(())
         }
+        if !self.unsent.is_empty() {
+            self.book.counters.answer_stalls.add(1);
+        }
+        Ok(())
     }
 
     /// Posts answers that had to wait; how many.
@@ -211,7 +223,7 @@ impl Conn {
                 return Ok(());
             }
         };
-        host.count_copies();
+        host.count_outbox();
         if let Some(stream) = stream
             && header.kind != Kind::Part
         {
@@ -233,9 +245,9 @@ impl Conn {
             }
             units => self.shelve(header, &ready, units),
         }
+        self.slots[id.index as usize].state = State::Idle;
+        self.answered(host, id);
         let slot = &mut self.slots[id.index as usize];
-        slot.state = State::Idle;
-        slot.charge.answered(&self.ticket);
         if ready.held.has_leases() {
             slot.held = ready.held;
             if host.settings.peer.meters() {

@@ -22,6 +22,8 @@ pub(super) struct Outbox {
     pub pool: Pool,
     /// Copies made while taking payloads in.
     pub copies: Cell<Copies>,
+    /// Times that what makes parts of a reply panicked.
+    pub panics: Cell<u64>,
 }
 
 impl Outbox {
@@ -31,6 +33,7 @@ impl Outbox {
             queue: RefCell::new(VecDeque::with_capacity(64)),
             pool,
             copies: Cell::default(),
+            panics: Cell::default(),
         }
     }
 

@@ -28,12 +28,15 @@ pub struct ServerStats {
     pub calls: u64,
     /// Requests answered with an error.
     pub failed: u64,
-    /// Handlers that panicked.
+    /// Handlers that panicked, and those that make parts of a reply.
     pub panics: u64,
     /// Requests not started because their callers' time was over.
     pub expired: u64,
     /// Requests not started for want of memory.
     pub overloaded: u64,
+    /// Answers that had to wait until there was room in the send queue, or memory for a header. Never for a credit: clients leave room for
+    /// answers before they ask.
+    pub answer_stalls: u64,
     /// Requests not started because the server was stopping.
     pub turned_away: u64,
     /// Bytes of requests.
@@ -100,6 +103,8 @@ pub struct ConnectionStats {
     pub expired: u64,
     /// Requests not started for want of memory, or because the client's address had too much in flight.
     pub overloaded: u64,
+    /// Answers that had to wait until there was room in the send queue, or memory for a header.
+    pub answer_stalls: u64,
     /// Requests not started because the server was stopping.
     pub turned_away: u64,
     /// Bytes of requests.
@@ -128,6 +133,7 @@ impl ConnectionStats {
             failed: 0,
             expired: 0,
             overloaded: 0,
+            answer_stalls: 0,
             turned_away: 0,
             bytes_received: 0,
             bytes_sent: 0,

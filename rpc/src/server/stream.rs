@@ -165,6 +165,7 @@ fn run(source: &mut Source, outbox: &Outbox) -> Step {
     match catch_unwind(AssertUnwindSafe(|| source(outbox))) {
         Ok(step) => step,
         Err(payload) => {
+            outbox.panics.set(outbox.panics.get() + 1);
             // Dropping what it panicked with may panic as well.
             drop_quietly(payload);
             Step::error(Code::PANICKED, "the parts of the reply panicked")
