@@ -148,7 +148,7 @@ fn requests_are_timed_if_that_is_asked_for() {
         assert_eq!(counts(), [0, 0]);
         // Small, in one message, READ, refused by the handler: all are requests. An answer is counted behind the reply that tells of it.
         for (calls, len) in [0, 64, 3000, 200_000].into_iter().enumerate() {
-            client.call(SUM, &pattern(len, 1), patient()).unwrap();
+            client.call(SUM, pattern(len, 1), patient()).unwrap();
             until(|| counts() == [calls as u64 + 1, 0]);
         }
         client.call(Method(9999), "", patient()).unwrap_err();
@@ -199,9 +199,9 @@ fn answers_that_wait_for_memory_are_counted() {
         let server = Server::bind("127.0.0.1:0").unwrap().pool(&pd, &pool);
         let server = serve(server.time_requests(true));
         let mut client = client(&server);
-        client.call(ECHO, &[1; 1000], patient()).unwrap();
+        client.call(ECHO, [1; 1000], patient()).unwrap();
         // For which there is no room: what is not started takes no time either.
-        let failed = client.call(SUM, &pattern(2 << 20, 1), patient());
+        let failed = client.call(SUM, pattern(2 << 20, 1), patient());
         assert!(
             matches!(failed, Err(rpc::CallError::Overloaded { .. })),
             "{failed:?}"
@@ -214,7 +214,7 @@ fn answers_that_wait_for_memory_are_counted() {
                 taken.push(buf);
             }
         }
-        let call = client.submit(ECHO, &[2; 1000], patient()).unwrap();
+        let call = client.submit(ECHO, [2; 1000], patient()).unwrap();
         until(|| server.stats().answer_stalls == 1);
         assert_eq!(server.connections()[0].answer_stalls, 1);
         drop(taken);
