@@ -50,6 +50,7 @@ rpc-hostile      verbatim-rpc    hostile    rxe0  rxe0
 rpc-strangers    verbatim-rpc    strangers  rxe0  rxe0
 rpc-huge         verbatim-rpc    huge       rxe0  rxe0
 rpc-fetch        verbatim-rpc    fetch      rxe0  rxe0
+counts           verbatim-tests  counts     rxe0  rxe1
 END
 }
 
@@ -85,7 +86,7 @@ rm -rf "$logs"
 mkdir -p "$logs"
 echo 'starting the guest'
 status=0
-tests/kernel/in-guest.sh --timeout 1500 --share "$logs" --env TEST_LIMIT --env VERBATIM_CONFORMANCE_TABLE \
+tests/kernel/in-guest.sh --timeout 1500 --share "$logs" --env TEST_LIMIT --env VERBATIM_CONFORMANCE_TABLE --env VERBATIM_COUNTS_TABLE \
     -- "$PWD/tests/kernel/guest/run-tests" "$logs" "${lines[@]}" || status=$?
 if ((status)); then
     echo "failed with status $status; all output is in $logs"

@@ -108,6 +108,12 @@ impl Context {
         self.0.dev.api
     }
 
+    /// The context as C knows it, for functions that only [`ibverbs_sys`] has. It is closed with the last clone of this value, and of whatever was
+    /// made from it.
+    pub fn as_raw(&self) -> *mut ibv_context {
+        self.raw()
+    }
+
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.0.dev.raw()
     }

@@ -1,0 +1,198 @@
+//! What a call asks of the devices, by every combination of paths: work requests, doorbells, completions.
+//!
+//! Times differ from machine to machine, and mean nothing on an emulated one; these counts are the same everywhere, and are what an adapter
+//! is busy with. The table in `docs/counts.md` is written by this test:
+//!
+//! ```sh
+//! VERBATIM_COUNTS_TABLE=$PWD/docs/counts.md cargo test -p verbatim-tests --test counts   # soft0's part
+//! VERBATIM_COUNTS_TABLE=yes tests/kernel/run-suite.sh counts                             # Soft-RoCE's, and then
+//! cp target/kernel-guest/logs/counts.md docs/
+//! ```
+
+mod table;
+mod tally;
+
+use mempool::Pool;
+use rpc::{
+    Client, Deadline, Method, ReplyPath, Request, RequestPath, Responder, Server, ServerHandle,
+};
+use table::Row;
+use tally::{Counts, count, counts};
+use verbs::{Context, Device, Pd};
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+const REQUESTS: [RequestPath; 2] = [RequestPath::Send, RequestPath::WriteImm];
+const REPLIES: [ReplyPath; 4] = [
+    ReplyPath::Send,
+    ReplyPath::WriteImm,
+    ReplyPath::Fetch,
+    ReplyPath::Hybrid,
+];
+/// Lengths of request and reply in bytes, and how many calls are counted.
+const SIZES: [(usize, u32); 6] = [
+    (0, 128),
+    (64, 128),
+    (1 << 10, 128),
+    (4 << 10, 128),
+    (64 << 10, 16),
+    (1 << 20, 4),
+];
+/// Longest payload in bytes that travels in one message, by default.
+const SMALL: usize = 4 << 10;
+/// Bytes that one READ fetches.
+const SLICE: usize = 256 << 10;
+
+/// A device that is counted, with memory for one end.
+struct End {
+    context: Context,
+    pd: Pd,
+    pool: Pool,
+}
+
+impl End {
+    fn new(which: usize, context: Context) -> End {
+        count(which, &context);
+        let pd = context.alloc_pd().unwrap();
+        let pool = Pool::builder(&pd).build().unwrap();
+        End { context, pd, pool }
+    }
+}
+
+fn peer() -> Context {
+    match std::env::var("VERBATIM_PEER_DEVICE") {
+        Ok(name) if !name.is_empty() => Device::open_spec(&name).unwrap(),
+        _ => Device::open_default().unwrap(),
+    }
+}
+
+fn serve(end: &End) -> ServerHandle {
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let server = server.pool(&end.pd, &end.pool).read_slice(SLICE as u32);
+    server
+        .serve(|_core| {
+            |request: Request<'_>, responder: Responder| {
+                if request.len() <= SMALL {
+                    return responder.reply(request.body());
+                }
+                match request.take_body() {
+                    Ok(body) => responder.reply(body),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+        .unwrap()
+}
+
+/// Makes calls one after the other; what each end has asked of its device.
+fn calls(client: &mut Client, size: usize, calls: u32) -> [Counts; 2] {
+    let before = [counts(CLIENT), counts(SERVER)];
+    for n in 0..calls {
+        let mut buf = client.pool().alloc(size).unwrap();
+        buf.fill(n as u8);
+        // Nobody wants the memory of a short one back.
+        let reply = match size <= SMALL {
+            true => client.call(Method(1), &buf[..], Deadline::never()),
+            false => client.call(Method(1), buf, Deadline::never()),
+        };
+        let reply = reply.unwrap();
+        assert_eq!(reply.len(), size);
+        assert!(reply.bytes().iter().all(|&byte| byte == n as u8));
+    }
+    [counts(CLIENT) - before[0], counts(SERVER) - before[1]]
+}
+
+/// What must be so, however the threads run.
+fn check(row: &Row, inline: bool) {
+    let Row {
+        paths: (request, reply),
+        size,
+        calls,
+        ends: [client, server],
+    } = row;
+    let calls = u64::from(*calls);
+    // Control messages: credits now and then, and after a long reply that the server need not keep it any more.
+    let few = if inline { calls / 4 + 2 } else { calls + 2 };
+    let sent = client.sends + client.writes_with_imm;
+    assert!((calls..=calls + few).contains(&sent), "requests: {row:?}");
+    let (by_send, by_write) = match request {
+        RequestPath::Send => (client.sends, client.writes_with_imm),
+        _ => (client.writes_with_imm, client.sends),
+    };
+    assert_eq!((by_send, by_write), (sent, 0), "{row:?}");
+    let answers = server.sends + server.writes_with_imm;
+    let slices = match inline {
+        true => 0,
+        false => size.div_ceil(SLICE) as u64 * calls,
+    };
+    assert_eq!(server.reads, slices, "of requests: {row:?}");
+    match reply {
+        ReplyPath::Fetch => {
+            // The claim of fetching: the server posts nothing for a reply.
+            assert!(answers <= few, "{row:?}");
+            assert!(client.reads >= calls + slices, "{row:?}");
+        }
+        ReplyPath::Hybrid => assert!(answers <= calls + few, "{row:?}"),
+        _ => {
+            assert!((calls..=calls + few).contains(&answers), "{row:?}");
+            assert_eq!(client.reads, slices, "of replies: {row:?}");
+        }
+    }
+    for end in [client, server] {
+        assert_eq!(end.writes, 0, "{row:?}");
+        let posted = end.sends + end.writes_with_imm + end.reads;
+        assert_eq!(end.doorbells, posted, "one after the other: {row:?}");
+        // Those that carry the caller's memory, READs, and one now and then.
+        assert!(end.sent <= posted, "{row:?}");
+        assert!(end.receive_doorbells <= end.receives, "{row:?}");
+    }
+    if inline {
+        assert!(
+            client.sent <= client.reads + few,
+            "not each has one: {row:?}"
+        );
+        assert!(
+            server.sent <= server.reads + few,
+            "not each has one: {row:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_call_asks_of_the_devices() {
+    let ends = [
+        End::new(CLIENT, peer()),
+        End::new(SERVER, Device::open_default().unwrap()),
+    ];
+    let mut rows = Vec::new();
+    for request in REQUESTS {
+        for reply in REPLIES {
+            let server = serve(&ends[SERVER]);
+            let end = &ends[CLIENT];
+            let client = Client::builder().pool(&end.pd, &end.pool);
+            let client = client.request(request).reply(reply);
+            let client = client.read_slice(SLICE as u32);
+            let mut client = client.connect(server.local_addr()).unwrap();
+            assert_eq!(client.inline_limit(), SMALL);
+            for (size, count) in SIZES {
+                // The first few find out how long it takes.
+                calls(&mut client, size, 8.min(count));
+                let ends = calls(&mut client, size, count);
+                let row = Row {
+                    paths: (request, reply),
+                    size,
+                    calls: count,
+                    ends,
+                };
+                check(&row, size <= SMALL);
+                rows.push(row);
+            }
+            assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
+            // What is received has been sent, when all is over.
+            drop(client);
+            drop(server);
+        }
+    }
+    table::tell(ends[SERVER].context.device_name(), &rows);
+}
