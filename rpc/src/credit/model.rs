@@ -8,6 +8,7 @@
 //!
 //! * No rule is broken: no message without a receive entry, none over another in a ring, no answer that waits for anything but the own send
 //!   queue, no work beyond the queues' depth, no READ beyond the limit, nothing that `Credits` itself asserts.
+//! * No end counts on an entry before it is posted, and what is kept for control messages is there until as many of these are on their way.
 //! * Nobody has to wait for ever: if all but the handlers go on, each end can come to have a request in every slot; if the handlers go on as well,
 //!   every request is answered.
 //! * Whoever has lost its peer ends with everything freed, and frees nothing before its queue pair is gone.
@@ -51,7 +52,11 @@ struct Setting {
     /// Buffers that each end's user has for such bodies.
     buffers: u32,
     /// Most messages whose entries are not posted again before the next is dealt with.
-    hold: usize,
+    hold: [usize; 2],
+    /// Most messages that are on their way to an end; 0 for any number.
+    wire: usize,
+    /// Whether entries with memory are posted again all together.
+    together: bool,
     /// Whether an end can die.
     loss: bool,
 }

@@ -1,6 +1,6 @@
 //! What must hold in every state, and the settings that are walked through.
 
-use super::end::Life;
+use super::end::{End, Life};
 use super::{Setting, State, What};
 use stateright::{Model, Property};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,8 @@ pub fn properties() -> Vec<Property<Setting>> {
             state.broken.is_none()
         }),
         Property::always("entries are neither lost nor made", entries),
+        Property::always("nobody counts on an entry before it is posted", told),
+        Property::always("credits can be returned at any time", returns),
         Property::always("completion queues have room", completions),
         Property::always("something can happen", moves),
         Property::always("slow handlers hold up nobody", |setting, state: &State| {
@@ -22,7 +24,7 @@ pub fn properties() -> Vec<Property<Setting>> {
         Property::always("a survivor frees everything", survives),
         Property::sometimes("credits return by themselves", |setting, state: &State| {
             // Not where they come with every answer, at once.
-            let needless = setting.shelves_only && setting.ring == [None; 2];
+            let needless = setting.shelves && setting.ring == [None; 2];
             needless
                 || [0, 1]
                     .iter()
@@ -43,6 +45,18 @@ fn entries(setting: &Setting, state: &State) -> bool {
             || state.broken.is_some()
             || end.posted + arrived + end.credits.late() == setting.window[at]
     })
+}
+
+/// I9, and with it that the room in a ring is free.
+fn told(_: &Setting, state: &State) -> bool {
+    let [a, b] = &state.ends;
+    let holds = |sender: &End, receiver: &End| sender.credits.available() <= receiver.posted;
+    !both_live(state) || (holds(a, b) && holds(b, a))
+}
+
+/// I1: what is kept for control messages is there, in entries and in the ring, until as many of them are on their way.
+fn returns(_: &Setting, state: &State) -> bool {
+    !both_live(state) || state.ends.iter().all(End::may_return)
 }
 
 /// I4, I5.

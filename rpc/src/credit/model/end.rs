@@ -1,6 +1,7 @@
 //! One end: its account, and what its device has.
 
 use super::{Class, Credits, Setting};
+use crate::credit::CONTROL_RESERVE;
 use std::collections::VecDeque;
 
 /// A message on its way, or arrived and not looked at.
@@ -108,6 +109,15 @@ impl End {
 
     pub fn is_live(&self) -> bool {
         self.life == Life::Live
+    }
+
+    /// Whether credits could be returned now, or nothing but the number of control messages on their way is against it.
+    pub fn may_return(&self) -> bool {
+        let credits = &self.credits;
+        let on_their_way = credits
+            .control_sent
+            .unacknowledged(credits.told_by_peer, credits.peer_window);
+        on_their_way >= CONTROL_RESERVE as usize || credits.may_send(Class::Credit)
     }
 
     /// Slots in use: no answer yet, or the device still has the request.

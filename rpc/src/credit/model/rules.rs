@@ -16,15 +16,16 @@ impl Setting {
             _ if !end.is_live() => return false,
             _ => {}
         }
-        let room = self
-            .depth
-            .is_none_or(|depth| (end.queue.len() as u32) < depth);
+        let room = (self.wire == 0 || peer.inbox.len() < self.wire)
+            && self
+                .depth
+                .is_none_or(|depth| (end.queue.len() as u32) < depth);
         let may = |class| room && end.credits.may_send(class);
         match what {
             What::Request(..) => end.in_use() < self.slots[at] && may(Class::Request),
             // I2: it waits for the own send queue, and for nothing else.
             What::Answer(_) => end.to_answer != [0; 2] && room,
-            What::Take => !end.inbox.is_empty() && end.held.len() < self.hold,
+            What::Take => !end.inbox.is_empty() && end.held.len() < self.hold[at],
             What::Repost => !end.held.is_empty(),
             What::PostLate => end.credits.late() > 0,
             What::GiveBack => end.credits.must_return() && may(Class::Credit),
@@ -88,13 +89,13 @@ impl Setting {
             What::Take => self.take(state, at),
             What::Repost => {
                 let end = &mut state.ends[at];
-                let Some(class) = end.held.pop_front() else {
-                    return;
-                };
-                end.posted += 1;
-                end.credits.reposted(class);
-                if class == Class::Answer {
-                    end.unanswered -= 1;
+                let count = if self.together { end.held.len() } else { 1 };
+                for class in end.held.drain(..count) {
+                    end.posted += 1;
+                    end.credits.reposted(class);
+                    if class == Class::Answer {
+                        end.unanswered -= 1;
+                    }
                 }
             }
             What::PostLate => post_late(&mut state.ends[at]),
