@@ -2,18 +2,22 @@
 
 use anyhow::{Context, Result, ensure};
 use std::collections::VecDeque;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use verbatim::mempool::{BudgetKind, Buf, Kind, SgList};
 use verbatim::rpc::{
     Client, Deadline, Method, Pending, Reply, Request, Responder, Server, ServerHandle,
 };
+use verbatim::verbs::Pd;
 
 use super::burst::{self, Bursts, Held};
+use super::control::Hello;
 use super::link::Host;
-use super::measure::{Figures, Pipeline, pipelined, serial};
+use super::measure::{Figures, Group, Pipeline, pipelined, serial};
 use super::rounds::median;
 use super::shape::{Flow, Size, WINDOW};
-use super::workload::{Bulk, Calls};
+use super::wake;
+use super::workload::{Bulk, Calls, FEW, Start};
 use crate::quantile::nearest_rank;
 
 const ECHO: Method = Method(1);
@@ -80,6 +84,11 @@ pub struct Caller {
     calls: Calls,
     stock: Stock,
     bursts: Bursts,
+    /// The process of the server.
+    pid: u32,
+    /// Where it is, and what other clients are made of.
+    address: String,
+    pd: Pd,
 }
 
 /// What calls are made of, if they are longer than a cache line; comes back with each reply.
@@ -197,7 +206,9 @@ impl Stock {
 
 impl Caller {
     /// Connects to the server.
-    pub fn connect(host: &Host, address: &str, calls: Calls, bursts: Bursts) -> Result<Caller> {
+    pub fn connect(host: &Host, server: &Hello, calls: Calls, bursts: Bursts) -> Result<Caller> {
+        let address = server.address.as_deref();
+        let address = address.context("the server has no address")?;
         let (request, reply) = calls.path().parts();
         let client = Client::builder()
             .request(request)
@@ -205,7 +216,7 @@ impl Caller {
             .window(ENTRIES)
             .pool(&host.pd, &host.pool)
             .connect(address)?;
-        let (size, window) = (calls.size(), calls.flow().window(calls.size()));
+        let (size, window) = (calls.size(), calls.window());
         let most = match calls.has_bursts() {
             true => window.max(burst::CALLS + 1),
             false => window,
@@ -222,6 +233,9 @@ impl Caller {
             calls,
             stock,
             bursts,
+            address: address.to_owned(),
+            pd: host.pd.clone(),
+            pid: server.pid.context("the server has no number")?,
         })
     }
 
@@ -235,6 +249,9 @@ impl Caller {
         let figures = match self.calls {
             Calls::Burst { .. } => self.bursts(limit, deadline)?,
             Calls::Beside { bulk, .. } => self.beside(bulk, limit, deadline)?,
+            Calls::Many(_, clients) => self.many(clients, limit, deadline)?,
+            Calls::Idle(_) => self.after_idle(limit, deadline)?,
+            Calls::Few { start, .. } => self.few(start, limit, deadline)?,
             Calls::Plain { .. } | Calls::Gathered(_) => match self.calls.flow() {
                 Flow::Serial => self.one_by_one(limit, deadline)?,
                 Flow::Pipelined => {
@@ -275,6 +292,98 @@ impl Caller {
         }
     }
 
+    /// Calls of several clients at once. The times are those of a call of a client in the mean, and of the slowest.
+    fn many(&self, clients: usize, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        // Long beside what a thread may have the processor for at a time.
+        let limit = limit.max(Duration::from_millis(250));
+        let (request, reply) = self.calls.path().parts();
+        let ready = Barrier::new(clients);
+        let one = || -> Result<(u64, Duration)> {
+            let connected = Client::builder()
+                .request(request)
+                .reply(reply)
+                .pool(&self.pd, self.client.pool())
+                .connect(self.address.as_str());
+            ready.wait();
+            let mut client = connected?;
+            let message = [1; Size::B64.bytes()];
+            let (start, mut count) = (Instant::now(), 0);
+            while start.elapsed() < limit {
+                let reply = client.call(ECHO, message, deadline)?;
+                ensure!(reply.bytes() == message, "a call was answered wrongly");
+                count += 1;
+            }
+            Ok((count, start.elapsed()))
+        };
+        let counts: Result<Vec<_>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..clients).map(|_| scope.spawn(one)).collect();
+            let ends = threads.into_iter().map(|thread| {
+                let end = thread.join();
+                end.map_err(|_| anyhow::anyhow!("a client panicked"))?
+            });
+            ends.collect()
+        });
+        let counts = counts?;
+        let rates = counts
+            .iter()
+            .map(|(n, took)| *n as f64 / took.as_secs_f64());
+        let rate: f64 = rates.clone().sum();
+        let mean = rate / clients as f64;
+        let least = rates.fold(f64::INFINITY, f64::min);
+        ensure!(least > 0.0, "a client was not served");
+        Ok(Figures {
+            p50_ns: 1e9 / mean,
+            p99_ns: 1e9 / least,
+            rate,
+            server_busy_ns: None,
+            slowest: Some(least / mean),
+        })
+    }
+
+    /// Calls that wake the server.
+    fn after_idle(&mut self, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        let Caller { client, pid, .. } = self;
+        let message = [1; Size::B64.bytes()];
+        wake::after_sleep(*pid, limit, || {
+            let reply = client.call(ECHO, message, deadline)?;
+            ensure!(reply.bytes() == message, "a call was answered wrongly");
+            Ok(())
+        })
+    }
+
+    /// So many calls at once, again and again. The times are those of a call.
+    fn few(&mut self, start: Start, limit: Duration, deadline: Deadline) -> Result<Figures> {
+        let Caller { client, stock, .. } = self;
+        let mut calls = Vec::with_capacity(FEW);
+        let figures = serial(limit, Group::One, || {
+            match start {
+                Start::Together => {
+                    let mut batch = client.batch();
+                    for _ in 0..FEW {
+                        batch.add(ECHO, [1; Size::B64.bytes()], deadline)?;
+                    }
+                    calls.extend(batch.post());
+                }
+                Start::Apart => {
+                    for _ in 0..FEW {
+                        calls.push(client.submit(ECHO, [1; Size::B64.bytes()], deadline)?);
+                    }
+                }
+            }
+            for call in calls.drain(..) {
+                stock.answered(call.wait(client)?)?;
+            }
+            anyhow::Ok(())
+        })?;
+        let each = FEW as f64;
+        Ok(Figures {
+            p50_ns: figures.p50_ns / each,
+            p99_ns: figures.p99_ns / each,
+            rate: figures.rate * each,
+            ..figures
+        })
+    }
+
     /// The time that the server is busy with a call, nanoseconds.
     fn server_busy(&mut self, deadline: Deadline) -> Result<f64> {
         const BURSTS: usize = 5;
@@ -312,6 +421,7 @@ impl Caller {
             p99_ns: nearest_rank(&times, 99),
             rate: 1e9 / p50_ns,
             server_busy_ns: None,
+            slowest: None,
         })
     }
 
@@ -365,6 +475,7 @@ impl Caller {
             p99_ns: nearest_rank(&times, 99),
             rate: count as f64 / elapsed.as_secs_f64(),
             server_busy_ns: None,
+            slowest: None,
         })
     }
 }

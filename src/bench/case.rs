@@ -23,6 +23,8 @@ pub enum Case {
         /// How many are on their way.
         flow: Flow,
     },
+    /// A thread of another process that sleeps is woken, and answers.
+    Wake,
     /// A READ of the peer's memory; the peer does nothing.
     Read,
     /// Calls of the `rpc` crate.
@@ -80,7 +82,7 @@ impl Case {
             };
             all.extend(shapes.iter().map(case));
         }
-        all.push(Case::Read);
+        all.extend([Case::Read, Case::Wake]);
         all.extend(calls.into_iter().map(Case::Rpc));
         for blocking in [false, true] {
             all.extend([Family::Unix, Family::Tcp].map(|family| Case::Socket { family, blocking }));
@@ -109,6 +111,7 @@ impl Case {
                 size: size.message(),
                 flow,
             }),
+            Case::Rpc(Calls::Idle(_)) => Some(Case::Wake),
             Case::Rpc(calls) => calls.baseline().map(Case::Rpc),
             Case::Alloc { by, pattern, size } => Some(Case::Alloc {
                 by: match by {
@@ -123,7 +126,7 @@ impl Case {
                 pattern: Pattern::Hot,
                 size,
             }),
-            Case::Verbs { .. } | Case::Read | Case::Socket { .. } => Some(Case::Floor),
+            Case::Verbs { .. } | Case::Read | Case::Wake | Case::Socket { .. } => Some(Case::Floor),
         }
     }
 
@@ -134,10 +137,12 @@ impl Case {
             Case::Verbs {
                 flow: Flow::Pipelined,
                 ..
-            } | Case::Rpc(Calls::Plain {
-                flow: Flow::Pipelined,
-                ..
-            })
+            } | Case::Rpc(
+                Calls::Plain {
+                    flow: Flow::Pipelined,
+                    ..
+                } | Calls::Many(..)
+            )
         )
     }
 
@@ -148,7 +153,7 @@ impl Case {
                 true
             }
             Case::Alloc { by, .. } => by == Allocator::Pool,
-            Case::Floor | Case::Socket { .. } => false,
+            Case::Floor | Case::Wake | Case::Socket { .. } => false,
         }
     }
 }
@@ -165,6 +170,7 @@ impl fmt::Display for Case {
                 write!(f, "verbs/{verb}/{size}/{flow}")
             }
             Case::Read => f.write_str("verbs/read/64B"),
+            Case::Wake => f.write_str("wake/futex"),
             Case::Rpc(calls) => calls.fmt(f),
             Case::Socket { family, blocking } => {
                 let family = match family {
@@ -183,6 +189,7 @@ impl fmt::Display for Case {
 
 #[cfg(test)]
 mod tests {
+    use super::super::workload::Start;
     use super::*;
 
     #[test]
@@ -206,6 +213,11 @@ mod tests {
             "rpc/write_imm+send/0B/serial",
             "rpc/write_imm/4x16KiB/serial",
             "rpc/write_imm/64B/beside_1MiB_requests",
+            "rpc/write_imm/64B/16_by_batch",
+            "rpc/write_imm/64B/after_idle",
+            "rpc/write_imm/64B/8_clients",
+            "wake/futex",
+            "rpc/send/64B/16_by_submit",
             "unix/64B/pingpong",
             "tcp/64B/pingpong",
             "unix-blocking/64B/pingpong",
@@ -239,7 +251,7 @@ mod tests {
             let Some(baseline) = case.baseline() else {
                 assert!(matches!(
                     case,
-                    Case::Floor | Case::Death(_) | Case::Rpc(Calls::Burst { .. })
+                    Case::Floor | Case::Death(_) | Case::Rpc(Calls::Burst { .. } | Calls::Many(..))
                 ));
                 continue;
             };
@@ -248,10 +260,16 @@ mod tests {
                 let (name, path) = (baseline.to_string(), calls.path());
                 let (verb, size) = (path.request, calls.size());
                 let expected = match calls {
+                    Calls::Idle(_) => "wake/futex".to_owned(),
+                    Calls::Many(..) => format!("rpc/{path}/64B/1_clients"),
                     Calls::Plain { .. } => format!("verbs/{verb}/{}/", size.message()),
                     Calls::Gathered(_) | Calls::Beside { .. } => {
                         format!("rpc/{path}/{size}/serial")
                     }
+                    Calls::Few { start, .. } => match start {
+                        Start::Together => format!("rpc/{path}/64B/16_by_submit"),
+                        Start::Apart => format!("rpc/{path}/64B/serial"),
+                    },
                     Calls::Burst { .. } => format!("rpc/write_imm/{size}/burst"),
                 };
                 assert!(name.starts_with(&expected), "{name}");

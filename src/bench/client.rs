@@ -17,6 +17,7 @@ use super::measure::Figures;
 use super::pool::{self, Measured};
 use super::rounds::{Mode, Round, median};
 use super::socket::Socket;
+use super::wake::Waker;
 use crate::cli::BenchClientArgs;
 use crate::output;
 use crate::placement::{self, End as Processor};
@@ -37,6 +38,7 @@ enum End {
     Reader(Box<Reader>),
     Caller(Box<Caller>),
     Socket(Socket),
+    Waker(Waker),
     /// Of one process.
     Alone(Measured),
     /// Each round has an end of its own.
@@ -207,9 +209,18 @@ impl Bench {
                     ..Hello::default()
                 };
                 let theirs = self.control.open(slot, case, hello)?;
-                let address = theirs.address.context("the server has no address")?;
-                let caller = Caller::connect(self.host()?, &address, calls, bursts)?;
+                let caller = Caller::connect(self.host()?, &theirs, calls, bursts)?;
                 End::Caller(Box::new(caller))
+            }
+            Case::Wake => {
+                let (mut waker, page) = Waker::create()?;
+                let hello = Hello {
+                    address: Some(page),
+                    ..Hello::default()
+                };
+                let theirs = self.control.open(slot, case, hello)?;
+                waker.wakes(theirs.pid.context("the other process has no number")?);
+                End::Waker(waker)
             }
             Case::Socket { family, blocking } => {
                 let theirs = self.control.open(slot, case, Hello::default())?;
@@ -236,7 +247,9 @@ impl Bench {
         // The others' ends answer by themselves.
         let answered = match open.end {
             End::Floor(_) | End::Link(_) | End::Socket(_) => true,
-            End::Reader(_) | End::Caller(_) | End::Alone(_) | End::Death(_) => false,
+            End::Reader(_) | End::Caller(_) | End::Alone(_) | End::Death(_) | End::Waker(_) => {
+                false
+            }
         };
         if answered {
             self.control.say(&Command::Run(open.slot))?;
@@ -247,6 +260,7 @@ impl Bench {
             End::Reader(reader) => reader.round(limit)?,
             End::Caller(caller) => caller.round(limit)?,
             End::Socket(socket) => socket.round(limit)?,
+            End::Waker(waker) => waker.round(limit)?,
             End::Alone(measured) => measured(limit)?,
             End::Death(waiting) => death::round(self.host()?, *waiting)?,
         };

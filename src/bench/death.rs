@@ -99,6 +99,7 @@ pub fn round(host: &Host, waiting: Waiting) -> Result<Figures> {
         p99_ns: ns,
         rate: 1e9 / ns,
         server_busy_ns: None,
+        slowest: None,
     })
 }
 
@@ -221,6 +222,7 @@ mod tests {
                 p99_ns: ns,
                 rate: 1e9 / ns,
                 server_busy_ns: None,
+                slowest: None,
             },
             baseline: None,
         };

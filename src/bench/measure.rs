@@ -21,6 +21,8 @@ pub struct Figures {
     pub rate: f64,
     /// The time for which a server was busy with each, nanoseconds, where that was measured.
     pub server_busy_ns: Option<f64>,
+    /// Of several clients, the calls of that with the fewest by the mean.
+    pub slowest: Option<f64>,
 }
 
 /// Round trips before anything is timed: they wake the peer up and warm the caches.
@@ -96,6 +98,7 @@ pub fn repeated<E>(
         p99_ns: nearest_rank(&singles, 99),
         rate: count as f64 / elapsed.as_secs_f64(),
         server_busy_ns: None,
+        slowest: None,
     })
 }
 
@@ -169,6 +172,7 @@ pub fn pipelined<P: Pipeline>(
         p99_ns: nearest_rank(&samples, 99),
         rate: done as f64 / (end - start).as_secs_f64(),
         server_busy_ns: None,
+        slowest: None,
     })
 }
 

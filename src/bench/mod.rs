@@ -28,6 +28,7 @@ mod server;
 mod shape;
 mod socket;
 mod spin;
+mod wake;
 mod workload;
 
 use anyhow::{Context, Result, anyhow, bail};

@@ -223,6 +223,7 @@ fn cross(source: impl Source) -> Measured {
             // Of the work of both threads; how they hand over is not the allocator's.
             rate: count as f64 / worked.as_secs_f64(),
             server_busy_ns: None,
+            slowest: None,
         })
     })
 }

@@ -33,6 +33,8 @@ pub struct Record {
     /// The time for which the server was busy with each call, from when it noticed the request to when the reply had left its hands, nanoseconds: median of the
     /// rounds, of bursts that the server found whole. None for what is not small calls.
     pub server_busy_ns: Option<f64>,
+    /// Calls of the slowest of several clients by the mean of all, 1 if they are served alike: median of the rounds. None where there is one client.
+    pub slowest: Option<f64>,
     /// Median of the floor before and after the rounds, nanoseconds.
     pub floor_ns: f64,
     /// How many rounds this is about.
@@ -108,6 +110,10 @@ impl Document {
                 ratio,
                 r.baseline.as_deref().unwrap_or_default()
             );
+            let slowest = r
+                .slowest
+                .map(|share| format!(", slowest client {share:.2}"));
+            let line = line + &slowest.unwrap_or_default();
             let _ = writeln!(out, "{}", line.trim_end());
         }
         if !self.notes.is_empty() {
@@ -153,6 +159,7 @@ mod tests {
             baseline_p50_ns: Some(80.0),
             baseline_rate: Some(12e6),
             server_busy_ns: Some(61.5),
+            slowest: Some(0.9375),
             floor_ns: 80.0,
             rounds: 30,
         }
@@ -170,6 +177,7 @@ mod tests {
         assert_eq!(json["baseline"], "shm/64B/pingpong");
         assert_eq!(json["ratio"], 1.875);
         assert_eq!(json["server_busy_ns"], 61.5);
+        assert_eq!(json["slowest"], 0.9375);
         let json = serde_json::to_value(record(None)).unwrap();
         assert!(json["ratio"].is_null() && json.get("ratio").is_some());
     }
@@ -187,6 +195,7 @@ mod tests {
             "6.50 M/s",
             "server busy",
             "62 ns",
+            "slowest client 0.94",
             "1.88  shm/64B/pingpong",
             "note: one",
         ] {

@@ -161,6 +161,7 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
         baseline_p50_ns: all(|r| r.baseline.map(|b| b.p50_ns)).map(round),
         baseline_rate: all(|r| r.baseline.map(|b| b.rate)).map(round_rate),
         server_busy_ns: all(|r| r.case.server_busy_ns).map(round),
+        slowest: all(|r| r.case.slowest).map(|share| (1e3 * share).round() / 1e3),
         floor_ns: round(median(
             rounds.iter().flat_map(|r| [r.before_ns, r.after_ns]),
         )),
@@ -204,6 +205,7 @@ mod tests {
             p99_ns: 2.0 * p50_ns,
             rate: 1e9 / p50_ns,
             server_busy_ns: None,
+            slowest: None,
         }
     }
 

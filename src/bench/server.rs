@@ -12,6 +12,7 @@ use super::death;
 use super::floor::Floor;
 use super::link::{Host, Link, Source};
 use super::socket::{Listener, Socket};
+use super::wake::Sleeper;
 use crate::placement::{self, End as Processor};
 
 /// The other end of a case.
@@ -86,13 +87,24 @@ fn open(case: Case, slot: usize, theirs: &Hello, host: &mut Option<Host>) -> Res
         Case::Rpc(calls) => {
             let page = theirs.address.as_deref().context("no memory was named")?;
             let server = calls::serve(device()?, calls.size(), page)?;
-            let hello = address(server.local_addr().to_string());
+            let hello = Hello {
+                pid: Some(std::process::id()),
+                ..address(server.local_addr().to_string())
+            };
             (alone(server), hello)
         }
         Case::Socket { family, blocking } => {
             let listener = Listener::bind(family, slot)?;
             let hello = address(listener.address()?);
             (End::Listener(Some(listener), blocking), hello)
+        }
+        Case::Wake => {
+            let page = theirs.address.as_deref().context("no memory was named")?;
+            let hello = Hello {
+                pid: Some(std::process::id()),
+                ..Hello::default()
+            };
+            (alone(Sleeper::start(page)?), hello)
         }
         Case::Alloc { .. } | Case::Register(_) => bail!("a case of one process"),
         Case::Death(waiting) => {

@@ -26,6 +26,17 @@ pub enum Calls {
         /// What is long.
         bulk: Bulk,
     },
+    /// A few at once, of a cache line, and then all their replies.
+    Few {
+        /// How requests and replies travel.
+        path: Path,
+        /// How they are started.
+        start: Start,
+    },
+    /// Each made when both ends have fallen asleep.
+    Idle(Path),
+    /// One after the other by each of so many clients, each on a thread of its own.
+    Many(Path, usize),
     /// In bursts that the server finds whole; what is measured is the time that it is busy with each.
     Burst {
         /// How requests and replies travel.
@@ -44,6 +55,22 @@ pub enum Bulk {
     Replies,
 }
 
+/// How several calls are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// With one doorbell.
+    Together,
+    /// One by one.
+    Apart,
+}
+
+/// Clients that call at once: more than the processor that they share, and one for comparison.
+const CLIENTS: [usize; 2] = [8, CLIENTS_FEWEST];
+const CLIENTS_FEWEST: usize = 1;
+
+/// Calls that are started at once.
+pub const FEW: usize = 16;
+
 /// What all are compared with that are not compared with messages.
 const PUSHED: Path = Path::both(Verb::WriteImm);
 
@@ -57,8 +84,10 @@ impl Calls {
             }
         }
         for path in [PUSHED, Path::both(Verb::Send), FETCHED] {
-            all.push(Calls::Gathered(path));
+            all.extend(CLIENTS.map(|clients| Calls::Many(path, clients)));
+            all.extend([Calls::Gathered(path), Calls::Idle(path)]);
             all.extend([Bulk::Requests, Bulk::Replies].map(|bulk| Calls::Beside { path, bulk }));
+            all.extend([Start::Together, Start::Apart].map(|start| Calls::Few { path, start }));
         }
         for path in Path::all() {
             all.extend(BURSTS.map(|size| Calls::Burst { path, size }));
@@ -90,7 +119,10 @@ impl Calls {
         match self {
             Calls::Plain { path, .. }
             | Calls::Gathered(path)
+            | Calls::Idle(path)
+            | Calls::Many(path, _)
             | Calls::Beside { path, .. }
+            | Calls::Few { path, .. }
             | Calls::Burst { path, .. } => path,
         }
     }
@@ -100,7 +132,9 @@ impl Calls {
         match self {
             Calls::Plain { size, .. } | Calls::Burst { size, .. } => size,
             Calls::Gathered(_) => Size::KiB64,
-            Calls::Beside { .. } => Size::B64,
+            Calls::Beside { .. } | Calls::Few { .. } | Calls::Idle(_) | Calls::Many(..) => {
+                Size::B64
+            }
         }
     }
 
@@ -120,6 +154,14 @@ impl Calls {
         }
     }
 
+    /// Most calls that are on their way at once, those beside them not counted.
+    pub fn window(self) -> usize {
+        match self {
+            Calls::Few { .. } => FEW,
+            _ => self.flow().window(self.size()),
+        }
+    }
+
     /// Whether the time that the server is busy is measured: of what fits into one message.
     pub fn has_bursts(self) -> bool {
         match self {
@@ -136,9 +178,17 @@ impl Calls {
             flow: Flow::Serial,
         };
         match self {
-            Calls::Plain { .. } => None,
+            Calls::Plain { .. } | Calls::Idle(_) | Calls::Many(_, CLIENTS_FEWEST) => None,
+            Calls::Many(path, _) => Some(Calls::Many(path, CLIENTS_FEWEST)),
             Calls::Gathered(path) => Some(serial(path, Size::KiB64)),
             Calls::Beside { path, .. } => Some(serial(path, Size::B64)),
+            Calls::Few { path, start } => Some(match start {
+                Start::Together => Calls::Few {
+                    path,
+                    start: Start::Apart,
+                },
+                Start::Apart => serial(path, Size::B64),
+            }),
             Calls::Burst { path, .. } if path == PUSHED => None,
             Calls::Burst { size, .. } => Some(Calls::Burst { path: PUSHED, size }),
         }
@@ -169,12 +219,21 @@ impl fmt::Display for Calls {
                 write!(f, "rpc/{path}/{size}/{flow}")
             }
             Calls::Gathered(_) => write!(f, "rpc/{path}/4x16KiB/serial"),
+            Calls::Many(_, clients) => write!(f, "rpc/{path}/64B/{clients}_clients"),
+            Calls::Idle(_) => write!(f, "rpc/{path}/64B/after_idle"),
             Calls::Beside { bulk, .. } => {
                 let bulk = match bulk {
                     Bulk::Requests => "requests",
                     Bulk::Replies => "replies",
                 };
                 write!(f, "rpc/{path}/64B/beside_1MiB_{bulk}")
+            }
+            Calls::Few { start, .. } => {
+                let start = match start {
+                    Start::Together => "batch",
+                    Start::Apart => "submit",
+                };
+                write!(f, "rpc/{path}/64B/{FEW}_by_{start}")
             }
             Calls::Burst { size, .. } => write!(f, "rpc/{path}/{size}/burst"),
         }
