@@ -58,10 +58,13 @@ impl RegionCore {
         if len == 0 || addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
             return Err(errno(libc::EINVAL));
         }
-        check_mapped(addr, len)?;
         let backing = memory::lookup(addr as usize, len as usize);
-        if access & LOCAL_WRITE != 0 && backing.is_none() {
-            check_writable(addr, len)?;
+        if backing.is_none() {
+            // A memory file is mapped here, writable, for as long as it is announced: nothing has to be looked at.
+            check_mapped(addr, len)?;
+            if access & LOCAL_WRITE != 0 {
+                check_writable(addr, len)?;
+            }
         }
         if access & REMOTE != 0 && backing.as_ref().is_some_and(|b| b.kind == Kind::Receive) {
             // Peers map it writable, so its promise is that nobody has a key to it.
