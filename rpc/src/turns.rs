@@ -3,9 +3,15 @@
 //! Each turn is one slice, after which small messages are looked for. The turns go alternately to the oldest body and to the one with the least left:
 //! so nothing waits forever, what is short is not behind what is long, and yet only few are under way at once. To go round among all of
 //! them would keep all buffers in use until the last moment, and more of them than a processor's cache holds.
+//!
+//! Where posting a READ takes as long as its bytes take to move, whatever could be taken in at once waits for a whole slice. So a turn
+//! is left out when somebody waits for what has just come, or for a READ of a few bytes that has just been posted; not for ever, though.
 
 use crate::wire::SlotId;
 use std::collections::VecDeque;
+
+/// Turns that are left out in a row.
+const LEFT_OUT: u32 = 4;
 
 /// Bodies that wait for their next slice, oldest first.
 #[derive(Debug, Default)]
@@ -13,6 +19,8 @@ pub(crate) struct Turns {
     waiting: VecDeque<Waiting>,
     /// Whether the last turn was the oldest one's.
     was_oldest: bool,
+    /// How many turns in a row were left out.
+    left_out: u32,
 }
 
 #[derive(Debug)]
@@ -31,6 +39,14 @@ impl Turns {
     /// Adds a body of which so many bytes have to be brought in.
     pub fn add(&mut self, slot: SlotId, left: u64) {
         self.waiting.push_back(Waiting { slot, left });
+    }
+
+    /// Whether this turn is left out, for who has something more urgent.
+    #[inline]
+    pub fn leave_out(&mut self, urgent: bool) -> bool {
+        let leave_out = urgent && self.left_out < LEFT_OUT;
+        self.left_out = if leave_out { self.left_out + 1 } else { 0 };
+        leave_out
     }
 
     /// Whose turn it is.
@@ -99,6 +115,16 @@ mod tests {
         assert_eq!(turns.next(), Some(slot(1)));
         turns.clear();
         assert!(turns.is_empty() && turns.next().is_none());
+    }
+
+    #[test]
+    fn what_is_urgent_goes_first_but_not_for_ever() {
+        let mut turns = Turns::default();
+        let urgent = |turns: &mut Turns| (0..10).map(|_| turns.leave_out(true)).collect::<Vec<_>>();
+        let left_out = [true, true, true, true, false, true, true, true, true, false];
+        assert_eq!(urgent(&mut turns), left_out);
+        assert!(turns.leave_out(true) && !turns.leave_out(false));
+        assert_eq!(urgent(&mut turns), left_out, "counted from the last turn");
     }
 
     proptest! {

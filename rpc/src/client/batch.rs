@@ -277,7 +277,7 @@ impl Client {
             if let Some(fetcher) = fetcher {
                 header.code = fetcher.policy.units();
                 if header.code != 0 {
-                    fetcher.expect(slot, header.code, now);
+                    fetcher.expect(slot, header.code, item.ready.pieces > 0, now);
                 }
             }
             item.ready.describe(&mut header);

@@ -44,6 +44,8 @@ struct Awaited {
     slot: SlotId,
     /// How much of it the first READ fetches, as the request said.
     units: u16,
+    /// Whether the server has to READ the request first.
+    long: bool,
     failed: u32,
     requested: Moment,
     /// When the next READ is to be posted, unless one is out.
@@ -95,14 +97,15 @@ impl Fetcher {
         }
     }
 
-    /// A request has been posted whose reply will be on the shelf.
-    pub fn expect(&mut self, slot: SlotId, units: u16, now: Moment) {
+    /// A request has been posted whose reply will be on the shelf. It is `long` if the server has to READ it first.
+    pub fn expect(&mut self, slot: SlotId, units: u16, long: bool, now: Moment) {
         self.awaited.push(Awaited {
             slot,
             units,
+            long,
             failed: 0,
             requested: now,
-            due: now.after_ns(self.policy.first_after()),
+            due: now.after_ns(self.policy.first_after(long)),
             posted: now,
             reading: false,
             part: None,
@@ -161,8 +164,8 @@ struct Whole {
 }
 
 impl Client {
-    /// Looks at what READs have brought, and posts those that are due; how much there was to do.
-    pub(super) fn fetch(&mut self) -> Result<usize, Lost> {
+    /// Looks at what READs have brought; how much there was to do.
+    pub(super) fn fetch_landed(&mut self) -> Result<usize, Lost> {
         let mut done = 0;
         while let Some(fetch) = self.fetcher.as_mut().and_then(|f| f.landed.pop()) {
             done += 1;
@@ -174,7 +177,7 @@ impl Client {
             }
         }
         self.settle();
-        Ok(done + self.post_fetches()?)
+        Ok(done)
     }
 
     /// Takes in what one READ has brought.
@@ -204,9 +207,8 @@ impl Client {
             None => match shelf::check(fetch.bytes(), slot.generation, fetcher.inline_limit) {
                 Fetched::There { len, rest } => {
                     let waited = awaited.posted.ns_since(awaited.requested);
-                    fetcher
-                        .policy
-                        .fetched(ENTRY_HEAD + len, awaited.failed, waited);
+                    let found = (ENTRY_HEAD + len, awaited.failed, waited);
+                    fetcher.policy.fetched(awaited.long, found);
                     if ENTRY_HEAD + len > to {
                         let mut fetch = fetch;
                         // Within the entry, by the check.
@@ -268,7 +270,7 @@ impl Client {
     }
 
     /// Posts the READs that are due; how many.
-    fn post_fetches(&mut self) -> Result<usize, Lost> {
+    pub(super) fn post_fetches(&mut self) -> Result<usize, Lost> {
         let (Some(fetcher), Some(link)) = (&mut self.fetcher, &mut self.link) else {
             return Ok(0);
         };

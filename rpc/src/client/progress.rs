@@ -65,17 +65,30 @@ impl Client {
             }
         }
         self.arrived = None;
+        let unanswered = self.slots.in_use();
+        let mut fetches = 0;
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion)?;
         }
         self.settle();
         if self.fetcher.is_some() {
-            found += self.fetch()?;
+            let landed = self.fetch_landed()?;
+            fetches = self.post_fetches()?;
+            found += landed + fetches;
         }
         if self.unreleased.bytes() >= RELEASE_AT {
             self.control(Kind::Release)?;
         }
-        let posted = self.post_reads()?;
+        let posted = if self.transfers.is_empty() {
+            0
+        } else {
+            // A slice can take a while: neither who waits for an answer that is here, nor one that may be here in a moment, is to wait for it.
+            let urgent = fetches > 0 || self.slots.in_use() < unanswered;
+            match self.transfers.leave_out(urgent) {
+                true => 0,
+                false => self.post_reads()?,
+            }
+        };
         if let Some(link) = &self.link
             && link.credits().must_return()
         {
@@ -282,7 +295,7 @@ impl Client {
         Ok(whole)
     }
 
-    /// Posts one READ, so that other things get their turn in between.
+    /// Posts one READ, if there is any, so that other things get their turn in between.
     fn post_reads(&mut self) -> Result<usize, Lost> {
         let Some(link) = &mut self.link else {
             return Ok(0);

@@ -77,7 +77,7 @@ impl Client {
         if header.code != 0
             && let Some(fetcher) = &mut self.fetcher
         {
-            fetcher.expect(slot, header.code, now);
+            fetcher.expect(slot, header.code, false, now);
         }
         let flight = &mut self.flights[slot.index as usize];
         flight.small = true;

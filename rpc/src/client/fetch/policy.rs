@@ -30,8 +30,9 @@ pub(in crate::client) struct Policy {
     largest: usize,
     seen: u32,
     tries: u32,
-    /// From a request to its reply on the shelf, in nanoseconds.
-    expected: u64,
+    /// From a request to its reply on the shelf, in nanoseconds; of those that the server has to READ first, apart: they take longer whatever
+    /// the server does.
+    expected: [u64; 2],
     /// What a READ takes, in nanoseconds.
     read: u64,
     missed: u32,
@@ -56,7 +57,7 @@ impl Policy {
             largest: 0,
             seen: 0,
             tries: tries.unwrap_or(TRIES),
-            expected: 0,
+            expected: [0; 2],
             read: 1000,
             missed: 0,
             quick: 0,
@@ -80,9 +81,9 @@ impl Policy {
         self.tries
     }
 
-    /// Nanoseconds from a request to the first READ for its reply.
-    pub fn first_after(&self) -> u64 {
-        self.expected
+    /// Nanoseconds from a request, a long one or not, to the first READ for its reply.
+    pub fn first_after(&self, long: bool) -> u64 {
+        self.expected[usize::from(long)]
     }
 
     /// Nanoseconds from a READ that found nothing, after so many in all, to the next: none at first, then twice as many each time.
@@ -98,13 +99,14 @@ impl Policy {
         self.read = (7 * self.read + ns.min(1_000_000)) / 8;
     }
 
-    /// An entry of so many bytes was found after so many READs that found nothing; the one that found it was posted so many nanoseconds after
-    /// the request.
-    pub fn fetched(&mut self, bytes: usize, failed: u32, waited: u64) {
+    /// The answer to a request, a long one or not: an entry of so many bytes was found after so many READs that found nothing; the one that found
+    /// it was posted so many nanoseconds after the request.
+    pub fn fetched(&mut self, long: bool, (bytes, failed, waited): (usize, u32, u64)) {
+        let expected = &mut self.expected[usize::from(long)];
         // A little earlier each time, until it is too early.
-        self.expected = match failed {
-            0 => self.expected - self.expected.div_ceil(16).min(self.expected),
-            _ => self.expected + waited.saturating_sub(self.expected) / 2,
+        *expected = match failed {
+            0 => *expected - expected.div_ceil(16).min(*expected),
+            _ => *expected + waited.saturating_sub(*expected) / 2,
         };
         if !self.fixed {
             self.largest = self.largest.max(bytes);
@@ -139,7 +141,7 @@ impl Policy {
         self.quick = if quick { self.quick + 1 } else { 0 };
         if self.quick >= QUICK {
             self.pushing = false;
-            self.expected = served.into();
+            self.expected = [served.into(); 2];
             self.switches += 1;
         }
     }
@@ -153,14 +155,14 @@ mod tests {
     fn it_fetches_as_much_as_replies_are_long() {
         let mut policy = Policy::new(false, None, None);
         assert_eq!(usize::from(policy.units()) * UNIT, FIRST);
-        policy.fetched(1000, 0, 0);
+        policy.fetched(false, (1000, 0, 0));
         assert_eq!(policy.units(), 16);
         for _ in 0..2 * STRETCH {
-            policy.fetched(100, 0, 0);
+            policy.fetched(false, (100, 0, 0));
         }
         assert_eq!(policy.units(), 2);
         let mut fixed = Policy::new(false, Some(512), None);
-        fixed.fetched(4000, 0, 0);
+        fixed.fetched(false, (4000, 0, 0));
         assert_eq!(fixed.units(), 8);
         // As long as there can be, and as short.
         fixed = Policy::new(false, Some(usize::MAX), None);
@@ -173,23 +175,34 @@ mod tests {
         let mut policy = Policy::new(false, None, None);
         for _ in 0..100 {
             // A server that takes 10 us.
-            let mut at = policy.first_after();
+            let mut at = policy.first_after(false);
             let mut failed = 0;
             while at < 10_000 {
                 failed += 1;
                 at += 1000 + policy.pause(failed);
             }
-            policy.fetched(100, failed, at);
+            policy.fetched(false, (100, failed, at));
         }
         assert!(
-            (8_000..12_500).contains(&policy.first_after()),
+            (8_000..12_500).contains(&policy.first_after(false)),
             "{policy:?}"
         );
         // And shorter again, when it gets quick.
         for _ in 0..200 {
-            policy.fetched(100, 0, policy.first_after());
+            policy.fetched(false, (100, 0, policy.first_after(false)));
         }
-        assert_eq!(policy.first_after(), 0);
+        assert_eq!(policy.first_after(false), 0);
+    }
+
+    #[test]
+    fn what_long_requests_take_says_nothing_about_others() {
+        let mut policy = Policy::new(false, None, None);
+        for _ in 0..20 {
+            policy.fetched(true, (100, 3, 90_000));
+            policy.fetched(false, (100, 1, 500));
+        }
+        assert!(policy.first_after(true) > 80_000, "{policy:?}");
+        assert!(policy.first_after(false) <= 500, "{policy:?}");
     }
 
     #[test]
@@ -204,11 +217,11 @@ mod tests {
     #[test]
     fn a_hybrid_switches_after_two_calls_and_back() {
         let mut policy = Policy::new(true, None, Some(3));
-        policy.fetched(100, 4, 9000);
-        policy.fetched(100, 3, 9000);
-        policy.fetched(100, 4, 9000);
+        policy.fetched(false, (100, 4, 9000));
+        policy.fetched(false, (100, 3, 9000));
+        policy.fetched(false, (100, 4, 9000));
         assert_ne!(policy.units(), 0, "not two in a row");
-        policy.fetched(100, 4, 9000);
+        policy.fetched(false, (100, 4, 9000));
         assert_eq!((policy.units(), policy.switches()), (0, 1));
         for _ in 0..100 {
             policy.pushed(1_000_000);
@@ -227,7 +240,7 @@ mod tests {
         // Without being asked to, it never switches.
         let mut policy = Policy::new(false, None, Some(0));
         for _ in 0..10 {
-            policy.fetched(100, 40, 9000);
+            policy.fetched(false, (100, 40, 9000));
         }
         assert_ne!(policy.units(), 0);
     }
