@@ -153,12 +153,13 @@ Columns:
          each, from when the request is noticed to when the reply is out of
          its hands. For burst/ that is what p50 is of: the server finds
          32 requests at once
+  slowest client  of several: its calls by the mean of all
   ratio  p50 by that of the case named under 'to', measured in the same
          rounds; for pipelined cases rate by rate, where more is better
 
 JSON:
   { \"records\": [ { \"name\", \"device\", \"mode\", \"p50_ns\", \"p99_ns\",
-  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", ... } ],
+  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", \"slowest\", ... } ],
   \"notes\": [ ... ], ... }
   A case that was measured in both modes has a record for each.")]
 pub struct BenchArgs {

@@ -298,12 +298,13 @@ impl Caller {
         let limit = limit.max(Duration::from_millis(250));
         let (request, reply) = self.calls.path().parts();
         let ready = Barrier::new(clients);
+        let (pd, pool, address) = (&self.pd, self.client.pool(), self.address.as_str());
         let one = || -> Result<(u64, Duration)> {
             let connected = Client::builder()
                 .request(request)
                 .reply(reply)
-                .pool(&self.pd, self.client.pool())
-                .connect(self.address.as_str());
+                .pool(pd, pool)
+                .connect(address);
             ready.wait();
             let mut client = connected?;
             let message = [1; Size::B64.bytes()];

@@ -139,9 +139,8 @@ fn skips() -> Setting {
         ring: [None, Some(52 * CONTROL_SPAN)],
         max: MAX,
         hold: [1; 2],
-        lengths: vec![CONTROL_SPAN as usize, MAX as usize],
         control_length: CONTROL_SPAN as usize,
-        ..near(sent(6))
+        ..lengths(near(sent(6)))
     }
 }
 
