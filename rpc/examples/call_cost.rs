@@ -28,8 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (request, reply) = match &*path {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
+        "write_poll" => (RequestPath::WritePoll, ReplyPath::WritePoll),
         "fetch" => (RequestPath::WriteImm, ReplyPath::Fetch),
-        _ => return Err("send, write_imm or fetch, and two numbers".into()),
+        _ => return Err("send, write_imm, write_poll or fetch, and two numbers".into()),
     };
     let context = Device::open_default()?;
     let pd = context.alloc_pd()?;

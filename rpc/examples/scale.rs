@@ -34,8 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (request, reply) = match at(2).unwrap_or("write_imm") {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
+        "write_poll" => (RequestPath::WritePoll, ReplyPath::WritePoll),
         "fetch" => (RequestPath::WriteImm, ReplyPath::Fetch),
-        _ => return Err("two numbers, and send, write_imm or fetch".into()),
+        _ => return Err("two numbers, and send, write_imm, write_poll or fetch".into()),
     };
     let mut server = Command::new(std::env::current_exe()?)
         .args(["serve", &(few + many).to_string(), at(3).unwrap_or("2")])

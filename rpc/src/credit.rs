@@ -188,6 +188,24 @@ impl Credits {
         self
     }
 
+    /// The same, with a [frame](crate::ring::stamp) in front of each message of at most `max` bytes in the peer's ring.
+    pub fn writing_framed(mut self, max: u64) -> Credits {
+        self.writer = self.writer.map(|writer| writer.framed(max));
+        self
+    }
+
+    /// The same for our ring.
+    pub fn reading_framed(mut self) -> Credits {
+        self.reader = self.reader.map(Reader::framed);
+        self
+    }
+
+    /// Where in the ring of this end the next message begins, as [`Reader::next`] says; `None` without a ring.
+    #[inline]
+    pub fn next(&self) -> Option<(u64, bool)> {
+        self.reader.as_ref().map(Reader::next)
+    }
+
     /// Most requests that may be unanswered at once between two windows (I2), when only one end
     /// makes requests.
     ///
@@ -492,6 +510,12 @@ impl Credits {
     #[inline]
     pub fn must_return(&self) -> bool {
         self.owed >= self.window / 2 || self.reader.as_ref().is_some_and(Reader::half_owed)
+    }
+
+    /// What the next message would tell.
+    #[cfg(test)]
+    pub fn posted_for_tests(&self) -> u32 {
+        self.posted as u32
     }
 
     /// Answers that are promised and not sent.

@@ -301,6 +301,12 @@ pub enum Violation {
     /// A message that was sent instead of being written into the ring.
     #[error("a message that is not in the receive ring")]
     NotInRing,
+    /// A wake-up that nobody asked for.
+    #[error("a wake-up that was not asked for")]
+    Wake,
+    /// A count of messages that cannot be.
+    #[error("a count of messages that cannot be")]
+    Count,
     /// A request in a slot that is in use.
     #[error("a request in slot {0}, which is in use")]
     SlotInUse(u32),
@@ -373,9 +379,19 @@ pub enum ConnectError {
     },
     /// The device lacks what a path that was asked for needs.
     #[error(
-        "the device has no immediate data, which the {0} path WriteImm needs; Send works without"
+        "the device has no immediate data, which the {0} path WriteImm needs; WritePoll and Send work without"
     )]
     NoImmediate(&'static str),
+    /// The device did not pass the test that a path which was asked for needs.
+    #[error(
+        "the {path} path WritePoll is not for this device, whose WRITEs were tried first: {why}"
+    )]
+    WriteOrder {
+        /// Which path.
+        path: &'static str,
+        /// What went wrong.
+        why: String,
+    },
     /// The pool could not be made.
     #[error("creating the memory pool failed: {0}")]
     Pool(#[from] PoolError),

@@ -6,12 +6,15 @@
 //! Not part of the stable interface.
 
 pub mod generate;
+mod polled_ring;
 mod random;
 mod ring_contents;
 
+pub use polled_ring::{framed, polled_ring};
 pub use random::Random;
 pub use ring_contents::ring_contents;
 
+use crate::bell::CELL_LEN;
 use crate::credit::{Class, Credits};
 use crate::handshake::{Accumulator, Frame, Hello, Limits, accept, confirm, endpoint};
 use crate::ring;
@@ -42,11 +45,12 @@ macro_rules! targets {
 
 /// All of them.
 #[cfg(all(feature = "serde", feature = "zerocopy"))]
-pub const TARGETS: [Target; 8] = targets![
+pub const TARGETS: [Target; 9] = targets![
     control_stream,
     message,
     release,
     ring_contents,
+    polled_ring,
     shelf_entry,
     credits,
     service_listing,
@@ -55,11 +59,12 @@ pub const TARGETS: [Target; 8] = targets![
 
 /// All of them, but for typed services.
 #[cfg(not(all(feature = "serde", feature = "zerocopy")))]
-pub const TARGETS: [Target; 6] = targets![
+pub const TARGETS: [Target; 7] = targets![
     control_stream,
     message,
     release,
     ring_contents,
+    polled_ring,
     shelf_entry,
     credits
 ];
@@ -124,6 +129,7 @@ pub fn control_stream(bytes: &[u8]) -> bool {
     let limits: Limits = setup::LIMITS.clamped();
     let limits = Limits {
         immediate: true,
+        polled: true,
         ..limits
     };
     let said = said(&limits);
@@ -179,8 +185,8 @@ fn again(bytes: &[u8]) -> Option<Frame> {
 /// What a client has said that hears a welcome.
 pub(crate) fn said(limits: &Limits) -> Hello {
     Hello {
-        request_paths: 3,
-        reply_paths: 0b11011,
+        request_paths: 0b111,
+        reply_paths: 0b11111,
         window: limits.window,
         inline_limit: limits.inline_limit,
         slots: limits.slots,
@@ -191,6 +197,11 @@ pub(crate) fn said(limits: &Limits) -> Hello {
             addr: 4096,
             len: limits.ring_size(limits.window, limits.inline_limit),
             rkey: verbs::RKey(1),
+        }),
+        cell: Some(verbs::RemoteRegion {
+            addr: 64,
+            len: CELL_LEN,
+            rkey: verbs::RKey(2),
         }),
     }
 }

@@ -8,9 +8,10 @@
 //!      \       /
 //!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
 //!         \      |      /
-//!      wire  credit  ring  slot  shelf  handshake       pure: encodings and rules, no I/O
+//!      wire  credit  ring  bell  slot  shelf  handshake       pure: encodings and rules, no I/O
 //! ```
 
+mod bell;
 mod client;
 mod clock;
 mod control;
@@ -27,6 +28,7 @@ mod histogram;
 mod lease;
 mod link;
 mod names;
+mod order;
 mod outgoing;
 mod payload;
 mod posted;

@@ -10,14 +10,17 @@
 //! Where a direction has a ring, everything that goes that way is written into it, control messages
 //! included, and the receive entries are without memory. The peer can change its ring at any time, so
 //! a message is copied out once, as long as its completion says, and only the copy is looked at;
-//! its entry and its room return as soon as the copy has been accounted for.
+//! its entry and its room return as soon as the copy has been accounted for. Where the ring is polled, there are no entries, no
+//! completions, and a way to sleep all the same: see `poll.rs`, `tell.rs`, and [`bell`](crate::bell).
 //!
 //! Failure. Every error is final for the connection: the owner destroys the link, which takes the
 //! queue pair through its error state and gives back, and so frees, everything that was in its
 //! queues. Nothing is freed before.
 
 mod inbox;
+mod poll;
 mod prepare;
+mod tell;
 mod together;
 
 pub(crate) use prepare::{PrepareError, Prepared};
@@ -30,6 +33,7 @@ use crate::posted::{Body, Fetch, Fetching, Message, Posted, Read, ReadSlice};
 use crate::wire::{HEADER_LEN, Header, SlotId};
 use inbox::Inbox;
 use mempool::Buf;
+use tell::Teller;
 use verbs::{Completion, QueueId, RemoteRegion, SendQueue, WcStatus};
 
 /// Most READs that one connection has outstanding.
@@ -72,6 +76,10 @@ pub(crate) struct Link {
     most_reads: u32,
     max_sge: u32,
     rnr: u64,
+    /// Where the peer has to look for messages. It has the peer's ring, then, and the terms do not.
+    teller: Option<Box<Teller>>,
+    /// Places in the send queue that messages leave alone: for a wake.
+    kept: u32,
 }
 
 impl Link {
@@ -109,7 +117,7 @@ impl Link {
     /// queue (I3).
     #[inline]
     pub fn may_post(&self, class: Class) -> bool {
-        self.tx.free_slots() > 0 && self.credits.may_send(class)
+        self.tx.free_slots() > self.kept && self.credits.may_send(class)
     }
 
     /// Whether another READ may be posted (I5). Leaves room for messages in the send queue.
@@ -140,6 +148,7 @@ impl Link {
             header.encode(front);
         }
         let message = Message {
+            frame: None,
             header: buf,
             body,
             owner,
@@ -150,6 +159,7 @@ impl Link {
         // Which path it is was agreed upon for each direction: with a ring of the peer or without.
         match (self.terms.peer_ring, sent.offset) {
             (Some(ring), Some(offset)) => self.post_write(message, signal, ring, offset),
+            (None, Some(offset)) => self.post_framed(message, signal, offset),
             _ => self.post_send(message, signal),
         }
     }
@@ -194,10 +204,7 @@ impl Link {
                 let wr = self.tx.write_copy(message, Posted::Copied, place).imm(0);
                 if signal { wr.signaled() } else { wr }.post()
             }
-            _ => {
-                let wr = self.tx.send_copy(message, Posted::Copied);
-                if signal { wr.signaled() } else { wr }.post()
-            }
+            (_, offset) => return self.post_small_elsewhere(message, signal, offset),
         };
         posted.map_err(|e| post_failed(&e))?;
         self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
@@ -301,7 +308,8 @@ impl Link {
             };
             let what = match posted {
                 Posted::Message(_) | Posted::Copied => "a message",
-                Posted::Read(_) | Posted::Fetch(_) => {
+                Posted::Flag(_) => "saying that this end sleeps",
+                Posted::Read(_) | Posted::Fetch(_) | Posted::Count(_) => {
                     self.reads -= 1;
                     "a READ"
                 }
@@ -320,6 +328,9 @@ impl Link {
                 Posted::Message(mut message) => {
                     let body = std::mem::take(&mut message.body);
                     drop(std::mem::take(&mut message.header));
+                    if let Some(frame) = message.frame.take() {
+                        self.unframe(frame);
+                    }
                     each(Sent::Message(message.owner, body))?;
                     if self.boxes.len() < BOXES_MAX {
                         self.boxes.push(message);
@@ -328,6 +339,8 @@ impl Link {
                 Posted::Copied => {}
                 Posted::Read(read) => each(Sent::Read(*read))?,
                 Posted::Fetch(fetch) => each(Sent::Fetch(fetch))?,
+                Posted::Flag(word) => self.announced(word)?,
+                Posted::Count(word) => self.told(word)?,
             }
         }
     }
@@ -412,7 +425,10 @@ impl Link {
 
     /// Destroys the queue pair, and frees what was received; what had been posted and not completed comes back.
     pub fn destroy(self) -> Vec<Posted> {
-        self.inbox.destroy(self.tx)
+        let posted = self.inbox.destroy(self.tx);
+        // The key to its cell is withdrawn only now.
+        drop(self.teller);
+        posted
     }
 
     /// No more small messages are posted by copy.

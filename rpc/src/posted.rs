@@ -25,7 +25,7 @@ pub(crate) enum Body {
 }
 
 impl Message {
-    /// Length in bytes.
+    /// Length in bytes, without the frame.
     pub fn len(&self) -> usize {
         self.header.len() + self.body.len()
     }
@@ -83,6 +83,8 @@ impl Body {
 /// A message on its way.
 #[derive(Debug)]
 pub(crate) struct Message {
+    /// What goes in front of the header, if anything does: in a ring that is polled.
+    pub frame: Option<Buf>,
     /// Header, pieces and copied bytes.
     pub header: Buf,
     /// What goes behind them.
@@ -264,17 +266,81 @@ pub(crate) enum Posted {
     Copied,
     Read(Box<Read>),
     Fetch(Box<Fetch>),
+    /// That this end sleeps, on its way to the peer.
+    Flag(Box<Word>),
+    /// How many messages the peer has posted, on its way here.
+    Count(Box<Word>),
 }
 
-// SAFETY: header and segments each keep `Gather`'s contract: owned, not moved in memory, and not
+/// Eight bytes to be written to the peer, or read from it.
+#[derive(Debug)]
+pub(crate) struct Word(Buf);
+
+impl Word {
+    /// In a buffer of at least 8 bytes.
+    pub fn new(buf: Buf) -> Word {
+        debug_assert!(buf.len() >= Word::LEN);
+        Word(buf)
+    }
+
+    const LEN: usize = 8;
+
+    pub fn set(&mut self, word: u64) {
+        if let Some(place) = self.0.first_chunk_mut() {
+            *place = word.to_le_bytes();
+        }
+    }
+
+    pub fn get(&self) -> u64 {
+        u64::from_le_bytes(self.0.first_chunk().copied().unwrap_or_default())
+    }
+
+    fn sge(&self) -> Sge {
+        Sge {
+            addr: self.0.as_ptr() as u64,
+            len: Word::LEN as u32,
+            lkey: self.0.lkey(),
+        }
+    }
+}
+
+/// A [`Word`] that a READ fills.
+#[derive(Debug)]
+pub(crate) struct Asking(pub Box<Word>);
+
+// SAFETY: the buffer is the word's own, at a fixed address, and nobody reaches it while this value exists. Any bytes are a word.
+unsafe impl Scatter for Asking {
+    fn scatter(&mut self, out: &mut SgeList) {
+        // By a pointer that may be written through.
+        let addr = self.0.0.as_mut_ptr() as u64;
+        out.push(Sge {
+            addr,
+            ..self.0.sge()
+        });
+    }
+}
+
+// SAFETY: the stored value is the same box; the buffer's memory does not move.
+unsafe impl StoredAs<Posted> for Asking {
+    fn store(self) -> Posted {
+        Posted::Count(self.0)
+    }
+}
+
+// SAFETY: header, frame and segments each keep `Gather`'s contract: owned, not moved in memory, and not
 // reachable by anybody else for writing while they are in here. Empty segments are left out: a
 // length of 0 in a segment means 2 GiB to some devices. A READ has nothing to gather.
 unsafe impl Gather for Posted {
     #[inline]
     fn gather(&self, out: &mut SgeList) {
-        let Posted::Message(message) = self else {
-            return;
+        let message = match self {
+            Posted::Message(message) => message,
+            Posted::Flag(word) => return out.push(word.sge()),
+            _ => return,
         };
+        if let Some(frame) = &message.frame {
+            frame.gather(out);
+        }
         message.header.gather(out);
         match &message.body {
             Body::Empty => {}

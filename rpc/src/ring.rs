@@ -16,8 +16,14 @@
 //! where it does not fit before the ring's end, the rest there is skipped and belongs to it. Whoever
 //! keeps room for messages to come keeps it for one skip as well: what is free at one time
 //! contains the ring's end at most once.
+//!
+//! Where nobody is told that a message has arrived, it is [framed](stamp): the frame is in front of it, and takes room with it.
+
+pub mod stamp;
+pub mod taker;
 
 use crate::credit::CONTROL_RESERVE;
+use stamp::FRAME_LEN;
 
 /// What messages are rounded up to, in bytes.
 pub const GRANULE: u64 = 64;
@@ -25,6 +31,12 @@ pub const GRANULE: u64 = 64;
 /// Room that a control message takes at most, in bytes: a header and the longest bitmap.
 pub const CONTROL_SPAN: u64 =
     span((crate::wire::HEADER_LEN + crate::wire::RELEASE_BYTES_MAX) as u64);
+
+const _: () = assert!(
+    CONTROL_SPAN
+        == span((crate::wire::HEADER_LEN + crate::wire::RELEASE_BYTES_MAX + FRAME_LEN) as u64),
+    "a frame fits beside the longest control message"
+);
 
 /// Largest ring in bytes.
 pub const RING_MAX: u64 = 1 << 30;
@@ -41,6 +53,11 @@ pub const fn span(len: u64) -> u64 {
 /// longest more for each request that its reader keeps unanswered.
 pub const fn size_min(max: u64) -> u64 {
     4 * span(max) + (4 * CONTROL_RESERVE as u64 + 2) * CONTROL_SPAN
+}
+
+/// The longest message under this inline limit, in bytes, for which rings are made: with a frame, whether it has one or not.
+pub const fn longest_framed(inline_limit: u32) -> u64 {
+    (crate::wire::longest(inline_limit) + FRAME_LEN) as u64
 }
 
 /// A ring in which so many of the longest messages, and the control messages, can lie at once.
@@ -73,6 +90,8 @@ pub struct Cursor {
     at: u64,
     /// `at` modulo the size, carried along: a division takes longer than all the rest.
     offset: u64,
+    /// What is added to a length before whole granules are counted: almost one, and the frame.
+    round: u64,
 }
 
 impl Cursor {
@@ -82,13 +101,28 @@ impl Cursor {
             size,
             at: 0,
             offset: 0,
+            round: GRANULE - 1,
         }
+    }
+
+    /// The same for messages with a frame.
+    fn framed(self) -> Cursor {
+        Cursor {
+            round: GRANULE - 1 + FRAME_LEN as u64,
+            ..self
+        }
+    }
+
+    /// Room that a message of so many bytes takes, without a skip.
+    #[inline]
+    fn span(&self, len: u64) -> u64 {
+        (len + self.round) / GRANULE * GRANULE
     }
 
     /// Places a message of `len` bytes, which is at most the ring's size, and moves behind it.
     #[inline]
     pub fn place(&mut self, len: u64) -> Place {
-        let span = span(len);
+        let span = self.span(len);
         debug_assert!(span <= self.size);
         let left = self.size - self.offset;
         let (offset, taken) = if span <= left {
@@ -135,6 +169,13 @@ impl Writer {
             written: 0,
             returned: 0,
         }
+    }
+
+    /// The same for messages of at most `max` bytes with a frame in front of them.
+    pub fn framed(mut self, max: u64) -> Writer {
+        self.cursor = self.cursor.framed();
+        self.max = self.cursor.span(max);
+        self
     }
 
     /// Where the message of this number ends; it has been written, and not long ago.
@@ -187,7 +228,10 @@ impl Writer {
     /// Places a message: the offset to write it to.
     #[inline]
     pub fn place(&mut self, len: u64) -> u64 {
-        debug_assert!(span(len) <= self.max, "a message longer than agreed");
+        debug_assert!(
+            self.cursor.span(len) <= self.max,
+            "a message longer than agreed"
+        );
         let place = self.cursor.place(len);
         debug_assert!(
             self.cursor.at - self.released <= self.cursor.size,
@@ -246,6 +290,23 @@ impl Reader {
         }
     }
 
+    /// The same for messages with a frame.
+    pub fn framed(mut self) -> Reader {
+        self.cursor = self.cursor.framed();
+        self
+    }
+
+    /// Where the next message begins, if nobody says how long it is: here; or at the ring's start, if it is one that does not fit here and there
+    /// are such.
+    #[inline]
+    pub fn next(&self) -> (u64, bool) {
+        let Cursor { size, offset, .. } = self.cursor;
+        (
+            offset,
+            size - offset < self.cursor.span(self.max) && offset > 0,
+        )
+    }
+
     /// Where the next message begins, which is `len` bytes long as its completion says; `None` if
     /// none can be.
     #[inline]
@@ -282,14 +343,17 @@ impl Reader {
     /// Whether so many answers of the longest kind fit beside what is set aside, one skip and the control messages.
     #[inline]
     pub fn has_room_for(&self, answers: u32) -> bool {
-        let longest = span(self.max);
+        let longest = self.cursor.span(self.max);
         let rest = (longest - GRANULE) + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
         u64::from(answers) * longest + self.aside + rest <= self.cursor.size
     }
 
     /// How many of the longest messages can be in it at once, see [`answers`].
     pub fn answers(&self) -> u64 {
-        answers(self.cursor.size, self.max)
+        answers(
+            self.cursor.size,
+            self.max + self.cursor.round - (GRANULE - 1),
+        )
     }
 
     /// The peer is being told of all that was copied.

@@ -16,6 +16,7 @@ pub(crate) const LIMITS: Limits = Limits {
     ring_most: u64::MAX,
     // Until the device is known.
     immediate: false,
+    polled: false,
 };
 
 /// Bytes of a server's ring for a connection, by default, or as many as the window can fill: so that a thousand connections have 64 MiB. Of

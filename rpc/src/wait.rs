@@ -74,6 +74,9 @@ pub(crate) const POLLS: u32 = 8;
 /// Rows of empty polls between two looks at the clock while spinning.
 const ROWS_PER_LOOK: u32 = 8;
 
+/// How long to sleep at most while a message is due of which nobody will tell.
+pub(crate) const DOZE: Duration = Duration::from_millis(1);
+
 /// A yield that took longer has let another thread run.
 const SWITCHED: Duration = Duration::from_nanos(1200);
 

@@ -1,4 +1,4 @@
-//! A device without immediate data, as iWARP adapters are: everything goes by SEND.
+//! A device without immediate data, as iWARP adapters are: rings are polled, or everything goes by SEND.
 //!
 //! Faults are the whole process's, so this is alone in its file.
 
@@ -12,25 +12,36 @@ use std::net::TcpStream;
 use verbs::{Device, Endpoint};
 
 #[test]
-fn without_immediate_data_everything_is_sent() {
+fn without_immediate_data_rings_are_polled_or_everything_is_sent() {
     bounded(|| {
         let fault = inject(Fault::NoImmediate);
         let device = Device::open_spec("soft0").unwrap();
         let server = serve(Server::bind("127.0.0.1:0").unwrap().device(&device));
         let connect = || Client::builder().device(&device).connect_timeout(hang());
         let mut client = connect().connect(server.local_addr()).unwrap();
+        let polled = (RequestPath::WritePoll, ReplyPath::WritePoll);
         let sends = (RequestPath::Send, ReplyPath::Send);
-        assert_eq!(client.paths(), Some(sends));
-        for len in [0, 100, 4096, 100_000] {
-            let bytes = pattern(len, 1);
-            let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
-            assert!(reply.bytes() == bytes);
+        assert_eq!(client.paths(), Some(polled));
+        for (request, reply) in [
+            polled,
+            sends,
+            (RequestPath::Send, ReplyPath::WritePoll),
+            (RequestPath::WritePoll, ReplyPath::Send),
+        ] {
+            let asked = connect().request(request).reply(reply);
+            client = asked.connect(server.local_addr()).unwrap();
+            assert_eq!(client.paths(), Some((request, reply)));
+            for len in [0, 100, 4096, 100_000] {
+                let bytes = pattern(len, 1);
+                let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
+                assert!(reply.bytes() == bytes);
+            }
         }
 
         // Replies can be fetched all the same; what is pushed beside that is sent.
         for reply in [ReplyPath::Fetch, ReplyPath::Hybrid] {
             let mut client = connect().reply(reply).connect(server.local_addr()).unwrap();
-            assert_eq!(client.paths(), Some((RequestPath::Send, reply)));
+            assert_eq!(client.paths(), Some((RequestPath::WritePoll, reply)));
             for len in [0, 100, 4096, 100_000] {
                 let bytes = pattern(len, 2);
                 let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
@@ -48,7 +59,12 @@ fn without_immediate_data_everything_is_sent() {
         );
         let asked = connect().reply(ReplyPath::WriteImm);
         let error = asked.connect(server.local_addr()).unwrap_err();
-        assert!(error.to_string().contains("Send works without"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("WritePoll and Send work without"),
+            "{error}"
+        );
 
         // A client that has it, and wants nothing else, is refused in words.
         let mut hello = b"VBRP\x02\0\x01\0".to_vec();

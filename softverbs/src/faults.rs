@@ -126,6 +126,9 @@ pub enum Fault {
     },
     /// The device has no immediate data, and says so as devices without it do: by the transport iWARP.
     NoImmediate,
+    /// Two WRITEs that are posted with one call are executed the other way round, as by a device that does not keep their order. With
+    /// [`Delay`](Self::Delay) there is time between them in which that can be seen.
+    Reversed,
 }
 
 struct Entry {
@@ -294,6 +297,12 @@ pub(crate) fn overflows(cq: u32) -> bool {
 #[inline]
 pub(crate) fn no_immediate() -> bool {
     active() && find(|entry| (entry.fault == Fault::NoImmediate).then_some(())).is_some()
+}
+
+/// Whether pairs of WRITEs change places.
+#[inline]
+pub(crate) fn reversed() -> bool {
+    active() && find(|entry| (entry.fault == Fault::Reversed).then_some(())).is_some()
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl Case {
         match self {
             Case::Floor | Case::Death(_) => None,
             Case::Rpc(Calls::Plain { path, size, flow }) => Some(Case::Verbs {
-                verb: path.request,
+                verb: path.request.bare(),
                 size: size.message(),
                 flow,
             }),
@@ -258,7 +258,7 @@ mod tests {
             assert!(Case::all().contains(&baseline));
             if let Case::Rpc(calls) = case {
                 let (name, path) = (baseline.to_string(), calls.path());
-                let (verb, size) = (path.request, calls.size());
+                let (verb, size) = (path.request.bare(), calls.size());
                 let expected = match calls {
                     Calls::Idle(_) => "wake/futex".to_owned(),
                     Calls::Many(..) => format!("rpc/{path}/64B/1_clients"),

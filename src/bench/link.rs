@@ -100,7 +100,7 @@ impl Link {
         let entry = match verb {
             Verb::Send => size,
             // The bytes go elsewhere.
-            Verb::WriteImm => Size::B64.bytes(),
+            Verb::WriteImm | Verb::WritePoll => Size::B64.bytes(),
         };
         for _ in 0..depth {
             let buf = host
@@ -205,14 +205,14 @@ impl Link {
         buf[..8].copy_from_slice(&u64::from(tag).to_le_bytes());
         let mut wr = match (self.verb, &self.remote) {
             (Verb::Send, _) => self.tx.send(buf),
-            (Verb::WriteImm, Some(remote)) => {
+            (_, Some(remote)) => {
                 let at = (self.sent * self.size) as u64;
                 self.sent = (self.sent + 1) % self.window;
                 self.tx
                     .write(buf, remote.slice(at..at + self.size as u64)?)
                     .imm(tag)
             }
-            (Verb::WriteImm, None) => bail!("the link is not connected"),
+            (_, None) => bail!("the link is not connected"),
         };
         self.unsignaled += 1;
         if self.unsignaled >= self.signal_every {
@@ -320,7 +320,7 @@ impl Link {
                 .bytes()
                 .first_chunk()
                 .map(|word| u64::from_le_bytes(*word)),
-            Verb::WriteImm => {
+            Verb::WriteImm | Verb::WritePoll => {
                 let at = self.written * self.size;
                 self.written = (self.written + 1) % self.window;
                 let word = u64::from_le(self.exposed.atomic_u64(at)?.load(Ordering::Acquire));

@@ -13,6 +13,8 @@ pub enum Verb {
     Send,
     /// As WRITEs with immediate data, into memory that the receiver exposes.
     WriteImm,
+    /// As WRITEs of which the receiver is not told. Only of calls: they are compared with messages by WRITEs with immediate data.
+    WritePoll,
 }
 
 /// How replies travel.
@@ -70,8 +72,19 @@ pub const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 16 << 20;
 
 impl Verb {
-    /// Both.
+    /// Those of bare messages.
     pub const ALL: [Verb; 2] = [Verb::WriteImm, Verb::Send];
+
+    /// All of them.
+    const CALLS: [Verb; 3] = [Verb::WriteImm, Verb::Send, Verb::WritePoll];
+
+    /// What calls are compared with.
+    pub fn bare(self) -> Verb {
+        match self {
+            Verb::WritePoll => Verb::WriteImm,
+            verb => verb,
+        }
+    }
 }
 
 impl Path {
@@ -85,14 +98,15 @@ impl Path {
 
     /// All of them: those that go both ways alike, then those whose replies are fetched, then the others.
     pub fn all() -> Vec<Path> {
-        let mut all = Verb::ALL.map(Path::both).to_vec();
+        let mut all = Verb::CALLS.map(Path::both).to_vec();
         for reply in [
             Reply::Fetched,
             Reply::Hybrid,
             Reply::Pushed(Verb::Send),
             Reply::Pushed(Verb::WriteImm),
+            Reply::Pushed(Verb::WritePoll),
         ] {
-            for request in Verb::ALL {
+            for request in Verb::CALLS {
                 let path = Path { request, reply };
                 if !all.contains(&path) {
                     all.push(path);
@@ -107,10 +121,12 @@ impl Path {
         let request = match self.request {
             Verb::Send => RequestPath::Send,
             Verb::WriteImm => RequestPath::WriteImm,
+            Verb::WritePoll => RequestPath::WritePoll,
         };
         let reply = match self.reply {
             Reply::Pushed(Verb::Send) => ReplyPath::Send,
             Reply::Pushed(Verb::WriteImm) => ReplyPath::WriteImm,
+            Reply::Pushed(Verb::WritePoll) => ReplyPath::WritePoll,
             Reply::Fetched => ReplyPath::Fetch,
             Reply::Hybrid => ReplyPath::Hybrid,
         };
@@ -178,6 +194,7 @@ impl fmt::Display for Verb {
         f.write_str(match self {
             Verb::Send => "send",
             Verb::WriteImm => "write_imm",
+            Verb::WritePoll => "write_poll",
         })
     }
 }
@@ -220,12 +237,19 @@ mod tests {
             [
                 "write_imm",
                 "send",
+                "write_poll",
                 "write_imm+fetch",
                 "send+fetch",
+                "write_poll+fetch",
                 "write_imm+hybrid",
                 "send+hybrid",
+                "write_poll+hybrid",
                 "write_imm+send",
-                "send+write_imm"
+                "write_poll+send",
+                "send+write_imm",
+                "write_poll+write_imm",
+                "write_imm+write_poll",
+                "send+write_poll"
             ]
         );
     }

@@ -46,6 +46,7 @@ rpc-two-devices  verbatim-rpc    echo       rxe0  rxe1
 rpc-lossy        verbatim-rpc    echo       rxe0  rxe1  $(skip sixty_four_megabytes every_length)
 rpc-one-way      verbatim-rpc    one_way    rxe0  rxe0  --skip million
 rpc-failure      verbatim-rpc    failure    rxe0  rxe0
+rpc-polled       verbatim-rpc    polled     rxe0  rxe0
 rpc-hostile      verbatim-rpc    hostile    rxe0  rxe0
 rpc-strangers    verbatim-rpc    strangers  rxe0  rxe0
 rpc-huge         verbatim-rpc    huge       rxe0  rxe0

@@ -15,6 +15,7 @@ use crate::handshake::{
     endpoint,
 };
 use crate::link::{PrepareError, Prepared, SMALL, send_depth};
+use crate::order;
 use crate::setup;
 use crate::slot::SlotTable;
 use crate::stream::Stream;
@@ -114,15 +115,14 @@ impl ClientBuilder {
         self
     }
 
-    /// How requests travel (default: as WRITEs into a ring, if both devices have immediate data,
-    /// else as SENDs).
+    /// How requests travel (default: as WRITEs into a ring; with immediate data, if the device has it, else
+    /// [polled](RequestPath::WritePoll), if it has passed the test for that, else as SENDs. As SENDs as well where the server's device differs in this).
     pub fn request(mut self, path: RequestPath) -> Self {
         self.request_path = Some(path);
         self
     }
 
-    /// How replies travel (default: as WRITEs into a ring, if both devices have immediate data, else
-    /// as SENDs).
+    /// How replies travel (default: as for [requests](Self::request)).
     pub fn reply(mut self, path: ReplyPath) -> Self {
         self.reply_path = Some(path);
         self
@@ -208,6 +208,12 @@ impl ClientBuilder {
         timeout: Duration,
     ) -> Result<Client, ConnectError> {
         let deadline = Instant::now() + timeout.min(Duration::from_secs(86_400));
+        // The device may have to be tried first, and a server waits for a hello only so long.
+        let (pd, pool) = setup::memory(self.device.clone(), self.pool.clone())?;
+        let mut limits = self.limits.clamped();
+        limits.immediate = pd.context().has_immediate_data();
+        let offer = (self.request_path, self.reply_path);
+        let paths = Paths::offer(offer, limits.immediate, || order::tried(&pd))?;
         let (stream, peer) = tcp(addrs, deadline)?;
         stream.set_nodelay(true).map_err(ConnectError::Control)?;
         let limit = (deadline, timeout);
@@ -219,10 +225,6 @@ impl ClientBuilder {
         #[cfg(not(feature = "tls"))]
         let mut stream = Stream::Plain(stream);
 
-        let (pd, pool) = setup::memory(self.device.clone(), self.pool.clone())?;
-        let mut limits = self.limits.clamped();
-        limits.immediate = pd.context().has_immediate_data();
-        let paths = Paths::offer(self.request_path, self.reply_path, limits.immediate)?;
         let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
         let context = pd.context();
         let channel = context.channel().map_err(|source| ConnectError::Create {
@@ -244,7 +246,8 @@ impl ClientBuilder {
             may && path.bit() & paths.reply != 0
         });
         let ring = ring.then(|| limits.ring_size(limits.window, limits.inline_limit));
-        let mut prepared = Prepared::new(&pd, &cq, &pool, limits.window, slots, ring)?;
+        let receives = (ring, RequestPath::WritePoll.bit() & paths.request != 0);
+        let mut prepared = Prepared::new(&pd, &cq, &pool, limits.window, slots, receives)?;
 
         let hello = Hello {
             request_paths: paths.request,
@@ -256,6 +259,7 @@ impl ClientBuilder {
             features: 0,
             endpoint: prepared.endpoint().to_bytes().to_vec(),
             ring: prepared.ring(),
+            cell: prepared.cell(),
         };
         let welcome = exchange(&mut stream, &hello, limit)?;
         let terms = confirm(&welcome, &hello)?;
@@ -324,30 +328,54 @@ struct Paths {
 
 impl Paths {
     /// What was asked for, or everything that the device can do.
+    ///
+    /// Rings are polled where that is asked for, or where it is the best that there is and the device has passed the test.
     fn offer(
-        request: Option<RequestPath>,
-        reply: Option<ReplyPath>,
+        (request, reply): (Option<RequestPath>, Option<ReplyPath>),
         immediate: bool,
+        tried: impl Fn() -> Result<(), String>,
     ) -> Result<Paths, ConnectError> {
-        if !immediate && request.is_some_and(RequestPath::has_ring) {
+        if !immediate && request == Some(RequestPath::WriteImm) {
             return Err(ConnectError::NoImmediate("request"));
         }
-        if !immediate && reply.is_some_and(ReplyPath::has_ring) {
+        if !immediate && reply == Some(ReplyPath::WriteImm) {
             return Err(ConnectError::NoImmediate("reply"));
         }
-        let able = |ring: bool| immediate || !ring;
+        let asked = match (request, reply) {
+            (Some(RequestPath::WritePoll), _) => Some("request"),
+            (_, Some(ReplyPath::WritePoll)) => Some("reply"),
+            _ => None,
+        };
+        let best = !immediate && (request.is_none() || reply.is_none());
+        let polled = match asked {
+            Some(path) => tried()
+                .map(|()| true)
+                .map_err(|why| ConnectError::WriteOrder { path, why })?,
+            None => best && tried().is_ok(),
+        };
+        let able = |ring: bool, is_polled: bool| match is_polled {
+            true => polled,
+            false => immediate || !ring,
+        };
         let all = |bits: u8, bit: u8| bits | bit;
         Ok(Paths {
             request: RequestPath::ALL
                 .into_iter()
-                .filter(|&path| able(path.has_ring()) && request.is_none_or(|asked| asked == path))
+                .filter(|&path| able(path.has_ring(), path.is_polled()))
+                .filter(|&path| match request {
+                    Some(asked) => asked == path,
+                    None => !(immediate && path.is_polled()),
+                })
                 .map(RequestPath::bit)
                 .fold(0, all),
             reply: ReplyPath::ALL
                 .into_iter()
-                .filter(|&path| able(path.has_ring()))
+                .filter(|&path| able(path.has_ring(), path.is_polled()))
                 // Fetching is for who asks for it.
-                .filter(|&path| reply.map_or(!path.has_shelf(), |asked| asked == path))
+                .filter(|&path| match reply {
+                    Some(asked) => asked == path,
+                    None => !(path.has_shelf() || immediate && path.is_polled()),
+                })
                 .map(ReplyPath::bit)
                 .fold(0, all),
         })

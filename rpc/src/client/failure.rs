@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::handshake::Goodbye;
+use crate::link::Link;
 use crate::posted::Posted;
 use crate::trace::event;
 use std::sync::Arc;
@@ -148,6 +149,9 @@ impl Client {
                 break;
             }
         }
+        // Of some there are none.
+        let polls = self.link.as_ref().is_some_and(Link::polls);
+        while polls && matches!(self.look_into_ring(1), Ok(1..)) {}
         self.settle();
     }
 

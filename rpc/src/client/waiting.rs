@@ -1,11 +1,12 @@
 //! Waiting for something to happen to the connection.
 
 use super::{Client, Reply};
+use crate::bell::Rest;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::handshake::Goodbye;
-use crate::wait::{Next, POLLS, sleep};
+use crate::wait::{DOZE, Next, POLLS, sleep};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -78,10 +79,11 @@ impl Client {
                     if self.look(deadline, now) {
                         return;
                     }
-                    if let Err(lost) = self.sleep(deadline, now) {
-                        self.fail(lost);
+                    match self.sleep(deadline, now) {
+                        Ok(false) => {}
+                        Ok(true) => self.waiter.found(),
+                        Err(lost) => self.fail(lost),
                     }
-                    self.waiter.found();
                     busy = 0;
                 }
             }
@@ -111,19 +113,29 @@ impl Client {
         }
     }
 
-    fn sleep(&mut self, deadline: Deadline, now: Moment) -> Result<(), Lost> {
+    /// Sleeps until something happens; false if it was just dozing, so that there is no reason to look for long.
+    fn sleep(&mut self, deadline: Deadline, now: Moment) -> Result<bool, Lost> {
         self.release()?;
+        let doze = match &mut self.link {
+            Some(link) if link.polls() => match link.tire()? {
+                Rest::Asleep => None,
+                Rest::Doze => Some(DOZE),
+                _ => return Ok(true),
+            },
+            _ => None,
+        };
         self.cq.arm(false)?;
         // What came before the queue was armed wakes nobody.
         if self.progress() > 0 || self.link.is_none() {
-            return Ok(());
+            return Ok(true);
         }
         // Calls that were dropped become zombies when their time is over; that may end the wait.
         let timeout = deadline.remaining_at(now);
         let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
         let due = self.fetcher.as_ref().and_then(|f| f.due());
         let due = due.map(|due| due.since(now));
-        let timeout = timeout.into_iter().chain(sweep).chain(due).min();
+        let timeout = timeout.into_iter().chain(sweep).chain(due).chain(doze);
+        let timeout = timeout.min();
         let fds = [self.channel.as_fd(), self.control.as_fd()];
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
         if ready & 1 != 0 {
@@ -132,6 +144,6 @@ impl Client {
         if ready & 2 != 0 {
             self.check_control();
         }
-        Ok(())
+        Ok(doze.is_none())
     }
 }

@@ -1,6 +1,9 @@
 //! Bytes for [`TARGETS`](super::TARGETS), the same for the same seed: valid ones, and such that were valid before they were bent.
 
-use super::{Random, Target, ring_contents as ring_target, said};
+use super::{
+    Random, Target, framed, polled_ring as polled_target, ring_contents as ring_target, said,
+};
+use crate::bell::CELL_LEN;
 use crate::handshake::{
     Frame, Goodbye, Limits, PUSHED_INTO_RING, Refusal, RefusalCode, ReplyPath, Welcome,
 };
@@ -75,6 +78,14 @@ fn region(random: &mut Random, len: u64) -> RemoteRegion {
     }
 }
 
+fn cell(random: &mut Random) -> RemoteRegion {
+    let any = region(random, CELL_LEN);
+    RemoteRegion {
+        addr: any.addr & !7,
+        ..any
+    }
+}
+
 fn endpoint(random: &mut Random) -> Vec<u8> {
     let mut bytes = b"vbE1".to_vec();
     bytes.extend((random.below(1 << 24) as u32).to_le_bytes());
@@ -96,15 +107,16 @@ pub fn control_stream(random: &mut Random) -> Vec<u8> {
                 said.endpoint = endpoint(random);
                 said.window = random.pick(&[16, 17, 64, 4096]);
                 said.inline_limit = random.pick(&[512, 4096, 65_536]);
-                said.request_paths = random.pick(&[1, 2, 3]);
-                said.reply_paths = random.pick(&[1, 2, 3, 8, 16, 27]);
+                said.request_paths = random.pick(&[1, 2, 3, 4, 7]);
+                said.reply_paths = random.pick(&[1, 2, 3, 4, 7, 8, 16, 31]);
+                said.cell = random.once_in(2).then(|| cell(random));
                 let size = limits.ring_size(said.window, said.inline_limit);
                 said.ring = Some(region(random, size));
                 Frame::Hello(said)
             }
             1 => {
-                let request_path = random.below(2) as u8;
-                let reply_path = random.pick(&[0, 1, 3, 4]);
+                let request_path = random.below(3) as u8;
+                let reply_path = random.pick(&[0, 1, 2, 3, 4]);
                 let window = random.pick(&[16, 64]);
                 let slots = 1 + random.below(4) as u32;
                 let ring = limits.ring_size(window, said.inline_limit);
@@ -119,8 +131,9 @@ pub fn control_stream(random: &mut Random) -> Vec<u8> {
                     max_message: said.max_message,
                     features: PUSHED_INTO_RING,
                     endpoint: endpoint(random),
-                    ring: (request_path == 1).then(|| region(random, ring)),
+                    ring: (request_path > 0).then(|| region(random, ring)),
                     shelf: fetch.then(|| region(random, shelf)),
+                    cell: (reply_path == 2).then(|| cell(random)),
                 })
             }
             2 if random.once_in(4) => Frame::Ready,
@@ -258,6 +271,49 @@ pub fn ring_contents(random: &mut Random) -> Vec<u8> {
         }
         out.push(ring_target::COMPLETE);
         out.extend((message.len() as u16).to_le_bytes());
+    }
+    out
+}
+
+/// For [`polled_ring`](super::polled_ring): messages with their frames, written in parts in any order, looked for, and while they are looked for
+/// written over elsewhere.
+pub fn polled_ring(random: &mut Random) -> Vec<u8> {
+    let size = polled_target::size();
+    let mut out = Vec::new();
+    let write = |out: &mut Vec<u8>, kind: u8, at: u64, bytes: &[u8]| {
+        out.push(kind);
+        out.extend((at as u16).to_le_bytes());
+        out.push(bytes.len() as u8);
+        out.extend_from_slice(bytes);
+    };
+    let mut at = 0;
+    for number in 0..=random.below(12) {
+        let kind = random.pick(&[Kind::Request, Kind::Request, Kind::Credit, Kind::Release]);
+        let most = random.pick(&[16, 200, u64::from(ring_target::INLINE)]);
+        let message = message_of(random, kind, most, ring_target::WINDOW);
+        let message = framed(number, &message);
+        let room = span(message.len() as u64);
+        if at + room > size {
+            at = 0;
+        }
+        let part = 8 + random.below(240) as usize;
+        let mut parts: Vec<_> = message.chunks(part).enumerate().collect();
+        if random.once_in(2) {
+            parts.reverse();
+        }
+        for (n, bytes) in parts {
+            let at = at + (n * part) as u64;
+            write(&mut out, polled_target::WRITE, at, bytes);
+        }
+        if random.once_in(2) {
+            // Once the message has been copied out, or where it is not.
+            let len = random.below(32) as usize;
+            let noise = random.bytes(len);
+            let far = (at + room + 64) % size;
+            write(&mut out, polled_target::LATER, far, &noise);
+        }
+        at = (at + room) % size;
+        out.extend([polled_target::LOOK, 0, 0]);
     }
     out
 }

@@ -79,7 +79,7 @@ pub fn ring_contents(mut bytes: &[u8]) -> bool {
 }
 
 /// What a server does with a message before it does anything else.
-fn take(message: &[u8], account: &mut Credits) -> Option<Class> {
+pub(super) fn take(message: &[u8], account: &mut Credits) -> Option<Class> {
     let header = Header::decode(message).ok()?;
     let class = match header.kind {
         Kind::Request => Class::Request,

@@ -1,11 +1,12 @@
 //! What two ends agree upon, from what each can do.
 
 use super::{HandshakeError, Hello, PUSHED_INTO_RING, ReplyPath, RequestPath, Welcome};
+use crate::bell::CELL_LEN;
 use crate::credit::{Credits, WINDOW_MAX, WINDOW_MIN};
 use crate::destination::CHUNK_MAX;
 use crate::ring;
 use crate::shelf;
-use crate::wire::{MAX_PIECES, RELEASE_BYTES_MAX, longest};
+use crate::wire::{MAX_PIECES, RELEASE_BYTES_MAX};
 use verbs::{Endpoint, RemoteRegion};
 
 /// Smallest inline limit in bytes: bitmaps of control messages must fit.
@@ -34,6 +35,8 @@ pub struct Limits {
     pub ring_most: u64,
     /// Whether the device has immediate data, and so rings can be used.
     pub immediate: bool,
+    /// Whether the device has passed the test of its WRITEs, and so rings can be polled.
+    pub polled: bool,
 }
 
 impl Limits {
@@ -47,12 +50,13 @@ impl Limits {
             ring: self.ring,
             ring_most: self.ring_most,
             immediate: self.immediate,
+            polled: self.polled,
         }
     }
 
     /// Bytes of the receive ring for a connection with this window and inline limit.
     pub fn ring_size(&self, window: u32, inline_limit: u32) -> u64 {
-        let max = longest(inline_limit) as u64;
+        let max = ring::longest_framed(inline_limit);
         let size = match self.ring {
             0 => {
                 let least = ring::size_min(max);
@@ -87,6 +91,10 @@ pub struct Terms {
     pub reply_ring: bool,
     /// Where the server leaves replies, as the client sees it.
     pub shelf: Option<RemoteRegion>,
+    /// Whether the peer looks into its ring for messages to it.
+    pub peer_polls: bool,
+    /// The peer's cell, if this end has to look into its ring.
+    pub peer_cell: Option<RemoteRegion>,
 }
 
 fn in_range(
@@ -120,7 +128,7 @@ fn check_ring(
     inline_limit: u32,
 ) -> Result<RemoteRegion, HandshakeError> {
     let ring = ring.ok_or(HandshakeError::Ring(0))?;
-    let least = ring::size_min(longest(inline_limit) as u64);
+    let least = ring::size_min(ring::longest_framed(inline_limit));
     let possible = (least..=ring::RING_MAX).contains(&ring.len)
         && ring.len.is_multiple_of(ring::GRANULE)
         && ring.addr.checked_add(ring.len).is_some();
@@ -128,6 +136,18 @@ fn check_ring(
         Ok(ring)
     } else {
         Err(HandshakeError::Ring(ring.len))
+    }
+}
+
+/// Checks the cell that a peer offers beside messages that have to be looked for.
+fn check_cell(cell: Option<RemoteRegion>) -> Result<RemoteRegion, HandshakeError> {
+    let cell = cell.ok_or(HandshakeError::Cell(0))?;
+    let possible = cell.len == CELL_LEN
+        && cell.addr.is_multiple_of(8)
+        && cell.addr.checked_add(cell.len).is_some();
+    match possible {
+        true => Ok(cell),
+        false => Err(HandshakeError::Cell(cell.len)),
     }
 }
 
@@ -144,7 +164,7 @@ fn check_shelf(welcome: &Welcome) -> Result<RemoteRegion, HandshakeError> {
 
 /// How many answers a reply ring has room for at once.
 fn ring_slots(ring: &RemoteRegion, inline_limit: u32) -> u32 {
-    let answers = ring::answers(ring.len, longest(inline_limit) as u64);
+    let answers = ring::answers(ring.len, ring::longest_framed(inline_limit));
     u32::try_from(answers).unwrap_or(u32::MAX)
 }
 
@@ -168,14 +188,19 @@ pub fn endpoint(bytes: &[u8]) -> Result<Endpoint, HandshakeError> {
 /// # Errors
 /// [`HandshakeError`] names what cannot be agreed upon.
 pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
-    let can = |ring: bool| !ring || limits.immediate;
+    let can = |ring: bool, polled: bool| match polled {
+        true => limits.polled,
+        false => !ring || limits.immediate,
+    };
     let request_path = RequestPath::ALL
         .into_iter()
-        .find(|path| hello.request_paths & path.bit() != 0 && can(path.has_ring()))
+        .find(|path| {
+            hello.request_paths & path.bit() != 0 && can(path.has_ring(), path.is_polled())
+        })
         .ok_or(HandshakeError::NoPath("request"))?;
     let reply_path = ReplyPath::ALL
         .into_iter()
-        .find(|path| hello.reply_paths & path.bit() != 0 && can(path.has_ring()))
+        .find(|path| hello.reply_paths & path.bit() != 0 && can(path.has_ring(), path.is_polled()))
         .ok_or(HandshakeError::NoPath("reply"))?;
     let limits = limits.clamped();
     check_window(hello.window)?;
@@ -200,6 +225,10 @@ pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
         possible = possible.min(ring_slots(&ring, inline_limit));
         peer_ring = Some(ring);
     }
+    let peer_cell = match request_path.is_polled() {
+        true => Some(check_cell(hello.cell)?),
+        false => None,
+    };
     Ok(Terms {
         request_path,
         reply_path,
@@ -211,6 +240,8 @@ pub fn accept(hello: &Hello, limits: &Limits) -> Result<Terms, HandshakeError> {
         peer_ring,
         reply_ring,
         shelf: None,
+        peer_polls: reply_path.is_polled(),
+        peer_cell,
     })
 }
 
@@ -245,6 +276,10 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
         true => Some(check_shelf(welcome)?),
         false => None,
     };
+    let peer_cell = match reply_path.is_polled() {
+        true => Some(check_cell(welcome.cell)?),
+        false => None,
+    };
     let range = "512 to what was asked for";
     in_range(
         "largest message",
@@ -264,12 +299,15 @@ pub fn confirm(welcome: &Welcome, hello: &Hello) -> Result<Terms, HandshakeError
         peer_ring,
         reply_ring,
         shelf,
+        peer_polls: request_path.is_polled(),
+        peer_cell,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::longest;
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits {
@@ -280,6 +318,7 @@ mod tests {
         ring: 0,
         ring_most: u64::MAX,
         immediate: true,
+        polled: true,
     };
 
     fn ring(addr: u64) -> RemoteRegion {
@@ -301,6 +340,14 @@ mod tests {
             features: 0,
             endpoint: vec![1; 40],
             ring: Some(ring(4096)),
+            cell: Some(cell(640)),
+        }
+    }
+
+    fn cell(addr: u64) -> RemoteRegion {
+        RemoteRegion {
+            len: CELL_LEN,
+            ..ring(addr)
         }
     }
 
@@ -322,6 +369,7 @@ mod tests {
                 len: shelf::size(terms.slots, terms.inline_limit),
                 ..ring(1 << 20)
             }),
+            cell: terms.reply_path.is_polled().then(|| cell(1 << 30)),
         }
     }
 
@@ -469,10 +517,72 @@ mod tests {
     }
 
     #[test]
+    fn rings_are_polled_where_that_was_tried_and_nothing_else_is_wanted() {
+        let bit = RequestPath::WritePoll.bit();
+        assert_eq!(bit, ReplyPath::WritePoll.bit());
+        for (immediate, polled) in [(true, true), (false, true), (true, false), (false, false)] {
+            let limits = Limits {
+                immediate,
+                polled,
+                ..LIMITS
+            };
+            let said = |request_paths, reply_paths| Hello {
+                request_paths,
+                reply_paths,
+                ..hello()
+            };
+            for (requests, replies) in [(bit, bit), (bit, 1), (1, bit), (bit, 1 << 3)] {
+                let said = said(requests, replies);
+                let agreed = accept(&said, &limits);
+                let Ok(terms) = agreed else {
+                    assert!(!polled);
+                    continue;
+                };
+                assert!(polled);
+                assert_eq!(terms.request_path.is_polled(), requests == bit);
+                assert_eq!(terms.reply_path.is_polled(), replies == bit);
+                assert_eq!(terms.peer_polls, replies == bit);
+                assert_eq!(terms.peer_cell, (requests == bit).then(|| cell(640)));
+                assert!(!terms.peer_polls || terms.peer_ring.is_some());
+                let good = welcome(&terms);
+                let theirs = confirm(&good, &said).unwrap();
+                assert_eq!(theirs.peer_polls, requests == bit);
+                assert_eq!(theirs.peer_cell, good.cell);
+                for bad in [
+                    None,
+                    Some(ring(640)),
+                    Some(cell(u64::MAX - 8)),
+                    Some(cell(4)),
+                ] {
+                    let hello = Hello {
+                        cell: bad,
+                        ..said.clone()
+                    };
+                    assert_eq!(accept(&hello, &limits).is_err(), requests == bit);
+                    let welcome = Welcome {
+                        cell: bad,
+                        ..good.clone()
+                    };
+                    assert_eq!(confirm(&welcome, &said).is_err(), replies == bit);
+                }
+            }
+            // Beside others, it comes after WRITEs with immediate data, and before SENDs.
+            let terms = accept(&said(7, 7), &limits).unwrap();
+            let best = match (immediate, polled) {
+                (true, _) => RequestPath::WriteImm,
+                (false, true) => RequestPath::WritePoll,
+                (false, false) => RequestPath::Send,
+            };
+            assert_eq!(terms.request_path, best);
+            assert_eq!(terms.reply_path as u8, best as u8);
+        }
+    }
+
+    #[test]
     fn absurd_hellos_are_refused() {
         type Bend = fn(&mut Hello);
         let bends: [(&str, Bend); 8] = [
-            ("request path", |h| h.request_paths = 0xFC),
+            ("request path", |h| h.request_paths = 0xF8),
             ("reply path", |h| h.reply_paths = 0),
             ("window", |h| h.window = 0),
             ("window", |h| h.window = u32::MAX),
@@ -494,7 +604,7 @@ mod tests {
         let good = welcome(&accept(&hello(), &LIMITS).unwrap());
         type Bend = fn(&mut Welcome);
         let bends: [Bend; 8] = [
-            |w| w.request_path = 2,
+            |w| w.request_path = 7,
             |w| w.reply_path = 200,
             |w| w.window = 3,
             |w| w.inline_limit = 4097,

@@ -46,6 +46,8 @@ pub struct Hello {
     pub endpoint: Vec<u8>,
     /// Its receive ring, if it has one.
     pub ring: Option<RemoteRegion>,
+    /// Its cell, if it offers to write requests into a ring that is polled.
+    pub cell: Option<RemoteRegion>,
 }
 
 /// What a server that takes the connection answers with.
@@ -71,6 +73,8 @@ pub struct Welcome {
     pub ring: Option<RemoteRegion>,
     /// Where the server leaves replies, if it does.
     pub shelf: Option<RemoteRegion>,
+    /// The server's cell, if it writes replies into a ring that is polled.
+    pub cell: Option<RemoteRegion>,
 }
 
 /// Why a server does not take a connection.
@@ -147,6 +151,7 @@ impl Frame {
                 body.extend(hello.features.to_le_bytes());
                 put_bytes(&mut body, &hello.endpoint, ENDPOINT_MAX);
                 put_ring(&mut body, hello.ring);
+                put_last(&mut body, hello.cell);
                 HELLO
             }
             Frame::Welcome(welcome) => {
@@ -162,6 +167,7 @@ impl Frame {
                 put_bytes(&mut body, &welcome.endpoint, ENDPOINT_MAX);
                 put_ring(&mut body, welcome.ring);
                 put_ring(&mut body, welcome.shelf);
+                put_last(&mut body, welcome.cell);
                 WELCOME
             }
             Frame::Refuse(refusal) => {
@@ -229,6 +235,7 @@ impl Frame {
                 features: r.u64()?,
                 endpoint: r.bytes(ENDPOINT_MAX)?.to_vec(),
                 ring: r.ring()?,
+                cell: r.last()?,
             }),
             WELCOME => Frame::Welcome(Welcome {
                 request_path: r.u8()?,
@@ -241,6 +248,7 @@ impl Frame {
                 endpoint: r.bytes(ENDPOINT_MAX)?.to_vec(),
                 ring: r.ring()?,
                 shelf: r.ring()?,
+                cell: r.last()?,
             }),
             REFUSE => Frame::Refuse(Refusal {
                 code: match r.u16()? {
@@ -365,6 +373,13 @@ fn put_ring(out: &mut Vec<u8>, ring: Option<RemoteRegion>) {
     );
 }
 
+/// The same at the end of a frame, where it is left out if there is none: as frames were before there was this field.
+fn put_last(out: &mut Vec<u8>, region: Option<RemoteRegion>) {
+    if region.is_some() {
+        put_ring(out, region);
+    }
+}
+
 /// Takes fields off the front.
 struct Reader<'a>(&'a [u8]);
 
@@ -408,6 +423,13 @@ impl<'a> Reader<'a> {
         match bytes.first_chunk() {
             Some(bytes) => Ok(Some(RemoteRegion::from_bytes(bytes))),
             None => Err(HandshakeError::Malformed("the key of a ring is too short")),
+        }
+    }
+
+    fn last(&mut self) -> Result<Option<RemoteRegion>, HandshakeError> {
+        match self.0 {
+            [] => Ok(None),
+            _ => self.ring(),
         }
     }
 

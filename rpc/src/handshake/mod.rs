@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Both ends post their receives before their queue pair can receive anything, and the server says
-//! nothing on it before the first request. A ring's key covers that ring and nothing else. Each end clamps what the other says to its own
+//! nothing on it before the first request. A ring's key covers that ring and nothing else. An end whose messages the other has to look for
+//! says as well where its [cell](crate::bell) is, at the end of its frame. Each end clamps what the other says to its own
 //! limits and refuses what makes no sense; a frame is at most [`FRAME_MAX`] bytes, and its length
 //! is checked before anything is read. Afterwards the connection stays open: a [`Goodbye`] or its
 //! end tells that the peer is gone.
@@ -32,6 +33,12 @@ pub enum RequestPath {
     /// As WRITEs with immediate data into a receive ring. Needs a device with immediate data: all but
     /// iWARP have it.
     WriteImm = 1,
+    /// As WRITEs into a receive ring, where the server looks for them. Works on devices without immediate data, if they have passed a
+    /// test of their WRITEs.
+    ///
+    /// The test is made once for each device and process, when the first connection wants this path. It is a sample: what it finds rules the
+    /// device out, and what it does not find is no proof. What is taken from the ring is whole in any case, by its checksum.
+    WritePoll = 2,
 }
 
 /// How answers travel. Chosen independently of the request path.
@@ -44,6 +51,8 @@ pub enum ReplyPath {
     /// As WRITEs with immediate data into a receive ring. Needs a device with immediate data: all but
     /// iWARP have it.
     WriteImm = 1,
+    /// As WRITEs into a receive ring, where the client looks for them; see [`RequestPath::WritePoll`].
+    WritePoll = 2,
     /// Not at all: the server puts them on a shelf in its own memory, and the client READs them there.
     Fetch = 3,
     /// As with [`Fetch`](Self::Fetch) while the server is quick, and pushed while it is not: the client chooses with every request.
@@ -67,14 +76,19 @@ macro_rules! paths {
 
             /// Whether all messages are written into a ring.
             pub(crate) fn has_ring(self) -> bool {
-                self == $path::WriteImm
+                matches!(self, $path::WriteImm | $path::WritePoll)
+            }
+
+            /// Whether the ring is polled.
+            pub(crate) fn is_polled(self) -> bool {
+                self == $path::WritePoll
             }
         }
     };
 }
 
-paths!(RequestPath: WriteImm, Send);
-paths!(ReplyPath: WriteImm, Send, Hybrid, Fetch);
+paths!(RequestPath: WriteImm, WritePoll, Send);
+paths!(ReplyPath: WriteImm, WritePoll, Send, Hybrid, Fetch);
 
 impl ReplyPath {
     /// Whether replies are left on a shelf, all or some.
@@ -121,6 +135,9 @@ pub enum HandshakeError {
     /// A ring that cannot be, or one that is missing.
     #[error("receive ring of {0} bytes cannot be used")]
     Ring(u64),
+    /// A cell that cannot be, or one that is missing.
+    #[error("cell of {0} bytes cannot be used")]
+    Cell(u64),
     /// A shelf that cannot be, or one that is missing.
     #[error("shelf of {0} bytes cannot be used")]
     Shelf(u64),

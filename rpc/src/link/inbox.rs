@@ -1,21 +1,20 @@
-//! Where messages arrive: in the memory of receive entries, or in the receive ring.
+//! Where messages arrive: in the memory of receive entries, or in the receive ring, with a completion or without.
 //!
 //! The message at hand, at most one, stays in here until its entry is posted again: what has just been written and is then moved costs
 //! the processor more than the checks of a small message.
 
+use super::poll::Polled;
 use crate::credit::{CreditError, Credits};
 use crate::error::{Lost, Violation};
 use crate::posted::{NoMemory, Posted};
 use crate::ring::span;
 use mempool::{Buf, ExposedLease};
+use std::hint::cold_path;
 use verbs::{Completion, QueueId, Received, ReceivedBy, RecvQueue, SendQueue, WcError};
 
+/// Which it is, is a byte of its own: to work it out from what a variant holds takes some instructions each time.
+#[repr(u8)]
 pub(super) enum Inbox {
-    /// Each entry has memory for a message.
-    Entries {
-        queue: RecvQueue<Buf>,
-        at_hand: Option<Received<Buf>>,
-    },
     /// Messages are written into the ring; entries only say that they have been.
     Ring {
         queue: RecvQueue<NoMemory>,
@@ -25,6 +24,13 @@ pub(super) enum Inbox {
         /// Its length.
         len: usize,
     },
+    /// Each entry has memory for a message.
+    Entries {
+        queue: RecvQueue<Buf>,
+        at_hand: Option<Received<Buf>>,
+    },
+    /// Messages are written into the ring, and looked for there; entries are for wakes.
+    Polled(Box<Polled>),
 }
 
 impl Inbox {
@@ -33,6 +39,7 @@ impl Inbox {
         match self {
             Inbox::Entries { queue, .. } => queue.id(),
             Inbox::Ring { queue, .. } => queue.id(),
+            Inbox::Polled(polled) => polled.queue.id(),
         }
     }
 
@@ -71,6 +78,10 @@ impl Inbox {
                     _ => Err(CreditError::Length(bytes.into()).into()),
                 }
             }
+            Inbox::Polled(polled) => {
+                cold_path();
+                woken(polled, completion).map(|()| false)
+            }
         }
     }
 
@@ -80,6 +91,10 @@ impl Inbox {
         match self {
             Inbox::Entries { at_hand, .. } => at_hand.as_ref().map_or(&[], Received::bytes),
             Inbox::Ring { copy, len, .. } => copy.get(..*len).unwrap_or_default(),
+            Inbox::Polled(polled) => {
+                cold_path();
+                polled.message()
+            }
         }
     }
 
@@ -99,6 +114,8 @@ impl Inbox {
                 None => Ok(()),
             },
             Inbox::Ring { queue, .. } => queue.post(NoMemory).map_err(|e| not_posted(&e)),
+            // It had none, and its place was cleared when it was copied out.
+            Inbox::Polled(_) => Ok(()),
         }
     }
 
@@ -129,7 +146,26 @@ impl Inbox {
                 drop(ring);
                 posted.unwrap_or_default()
             }
+            Inbox::Polled(polled) => {
+                let Polled { queue, ring, .. } = *polled;
+                let posted = verbs::destroy(tx, queue).map(|(posted, _)| posted);
+                drop(ring);
+                posted.unwrap_or_default()
+            }
         }
+    }
+}
+
+/// Takes in the completion of a wake.
+#[cold]
+fn woken(polled: &mut Polled, completion: Completion) -> Result<(), Lost> {
+    match polled.queue.redeem(completion) {
+        Ok(Ok(received)) if received.by() == ReceivedBy::Send && received.byte_len() == 0 => {
+            polled.woken()
+        }
+        Ok(Ok(_)) => Err(Violation::NotInRing.into()),
+        Ok(Err(failed)) => Err(failure(failed.error())),
+        Err(_) => Ok(()),
     }
 }
 
@@ -142,7 +178,7 @@ fn failure(error: WcError) -> Lost {
 }
 
 #[cold]
-fn not_posted(error: &dyn std::fmt::Display) -> Lost {
+pub(super) fn not_posted(error: &dyn std::fmt::Display) -> Lost {
     Lost::Post {
         what: "a receive entry",
         error: error.to_string(),

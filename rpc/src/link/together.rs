@@ -27,7 +27,7 @@ pub(crate) struct Several {
 impl Link {
     /// How many more requests can be posted together now, however long they are, with so many that take so much of a ring.
     pub fn requests_beyond(&self, count: u32, bytes: u64) -> u32 {
-        let room = self.tx.free_slots().saturating_sub(count);
+        let room = self.tx.free_slots().saturating_sub(count + self.kept);
         room.min(self.credits.look_beyond(count, bytes))
     }
 
@@ -55,14 +55,27 @@ impl Link {
                 header.encode(front);
             }
             let message = Message {
+                frame: None,
                 header: buf,
                 body,
                 owner,
             };
-            let message = Posted::Message(boxed(&mut self.boxes, message));
+            let mut message = boxed(&mut self.boxes, message);
+            let framed = match (&mut self.teller, sent.offset) {
+                (Some(teller), Some(offset)) => {
+                    teller.frame(&mut message);
+                    Some(teller.place(offset, message.len()).map_err(nothing)?)
+                }
+                _ => None,
+            };
+            let message = Posted::Message(message);
             // The last one's completion is that of all.
             let signal = left == 0 || self.unsignaled + 1 >= self.signal_every;
             let added = match (self.terms.peer_ring, sent.offset) {
+                (None, Some(_)) if let Some(place) = framed => {
+                    let wr = batch.write(message, place);
+                    if signal { wr.signaled() } else { wr }.add()
+                }
                 (Some(ring), Some(offset)) => {
                     let Posted::Message(inner) = &message else {
                         continue;
@@ -89,7 +102,9 @@ impl Link {
             lost: post_failed(&error),
             posted: error.posted(),
             bodies: error.into_inner().into_iter().map(body_of).collect(),
-        })
+        })?;
+        // All of them were counted before the first was posted.
+        self.wake().map_err(nothing)
     }
 }
 

@@ -12,8 +12,9 @@ use super::{Settings, Tls};
 use crate::control::EMPTY;
 use crate::epoll::Epoll;
 use crate::handshake::{
-    Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, accept, endpoint,
+    Accumulator, Frame, HandshakeError, Hello, Refusal, RefusalCode, RequestPath, accept, endpoint,
 };
+use crate::order;
 use crate::stream::Stream;
 use crate::trace::event;
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use verbs::Pd;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -36,6 +38,8 @@ pub(super) struct Acceptor {
     epoll: Epoll,
     tls: Tls,
     settings: Settings,
+    /// To try the device with.
+    pd: Pd,
     mailbox: Arc<Mailbox>,
     counters: Arc<AcceptorCounters>,
     cores: Vec<Arc<Mailbox>>,
@@ -67,7 +71,7 @@ impl Acceptor {
     pub fn new(
         listener: TcpListener,
         tls: Tls,
-        settings: Settings,
+        (settings, pd): (Settings, Pd),
         mailbox: Arc<Mailbox>,
         counters: Arc<AcceptorCounters>,
         cores: Vec<Arc<Mailbox>>,
@@ -81,6 +85,7 @@ impl Acceptor {
             epoll,
             tls,
             settings,
+            pd,
             mailbox,
             counters,
             cores,
@@ -206,7 +211,13 @@ impl Acceptor {
         let Client {
             mut stream, peer, ..
         } = client;
-        let terms = accept(&hello, &self.settings.limits);
+        let mut limits = self.settings.limits;
+        // Tried when somebody wants it.
+        let wants = RequestPath::WritePoll.bit();
+        if (hello.request_paths | hello.reply_paths) & wants != 0 {
+            limits.polled = order::tried(&self.pd).is_ok();
+        }
+        let terms = accept(&hello, &limits);
         let agreed = terms.and_then(|terms| Ok((terms, endpoint(&hello.endpoint)?)));
         let (terms, endpoint) = match agreed {
             Ok(agreed) => agreed,

@@ -39,6 +39,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use verbs::Completion;
 
+/// Most messages that are taken out of a ring before others have their turn.
+const LOOKS_MAX: usize = 16;
+
 pub(super) struct Conn {
     pub(super) id: ConnId,
     pub(super) link: Link,
@@ -52,6 +55,10 @@ pub(super) struct Conn {
     pub(super) listed: bool,
     /// Whether the core has it on its list of connections with receive entries to post.
     pub(super) late: bool,
+    /// Whether its ring has to be looked into: it is polled, and the connection does not sleep.
+    pub(super) awake: bool,
+    /// Whether something was there since it was asked last.
+    pub(super) heard: bool,
     /// Whether something has to be looked at before a request is taken: see `guard.rs`.
     pub(super) guarded: bool,
     /// Whether the client has been told that the server is stopping.
@@ -130,6 +137,8 @@ impl Conn {
             unsent: VecDeque::new(),
             listed: false,
             late: false,
+            awake: false,
+            heard: false,
             guarded: false,
             told: false,
             ticket,
@@ -156,6 +165,29 @@ impl Conn {
         if !self.link.received(completion)? {
             return Ok(());
         }
+        self.message(host)
+    }
+
+    /// Takes messages out of the ring that nobody has told of; how many.
+    pub fn look<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
+        let mut found = 0;
+        while self.awake && found < LOOKS_MAX && self.link.look()? {
+            self.heard = true;
+            found += 1;
+            self.message(host)?;
+        }
+        Ok(found)
+    }
+
+    /// Takes in the message at hand.
+    #[inline(always)]
+    fn message<H>(&mut self, host: &mut Host<H>) -> Result<(), Lost>
+    where
+        H: FnMut(Request<'_>, Responder),
+    {
         let mut header = Header::new(Kind::Credit);
         header.read(self.link.message())?;
         if header.kind == Kind::Request {

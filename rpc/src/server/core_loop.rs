@@ -8,6 +8,7 @@ use super::core::Host;
 use super::mailbox::{Mailbox, RUN, Seed};
 use super::request::Request;
 use super::responder::{ConnId, Responder, What};
+use crate::bell::Rest;
 use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::CONTROL_RESERVE;
@@ -17,7 +18,7 @@ use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, send_depth};
 use crate::shelf::{Shelf, ShelfError};
 use crate::trace::event;
-use crate::wait::{Next, POLLS, Waiter};
+use crate::wait::{DOZE, Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -51,7 +52,7 @@ pub(super) struct CoreLoop<H> {
     /// The route found last: the next completion is often of the same queue.
     last: Option<(QueueId, Route)>,
     /// Connections with something to do that no completion will remind of.
-    active: Vec<usize>,
+    pub(super) active: Vec<usize>,
     /// Connections with receive entries to post when there is time.
     late: Vec<usize>,
     epoch: u64,
@@ -75,7 +76,16 @@ type Admitted = (Link, Option<Shelf>, Welcome);
 #[derive(Clone, Copy)]
 struct Route {
     key: usize,
-    receive: bool,
+    of: Of,
+}
+
+/// What completions of a queue are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Message,
+    Work,
+    /// Of a wake, on a connection whose ring is polled.
+    Wake,
 }
 
 impl Events {
@@ -160,10 +170,12 @@ where
                     self.host.arrived = None;
                 }
                 Next::Sleep(_) => {
-                    self.sleep(RUN, None);
+                    let slept = self.sleep(RUN, None);
                     self.host.arrived = None;
-                    // What woke us is usually followed by more.
-                    waiter.found();
+                    if slept {
+                        // What woke us is usually followed by more.
+                        waiter.found();
+                    }
                 }
             }
         }
@@ -217,7 +229,7 @@ where
 
     fn dispatch(&mut self, completion: Completion) {
         let queue = completion.queue();
-        let Route { key, receive } = match self.last {
+        let Route { key, of } = match self.last {
             Some((last, route)) if last == queue => route,
             _ => match self.routes.get(&queue) {
                 Some(&route) => self.last.insert((queue, route)).1,
@@ -228,10 +240,10 @@ where
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        let result = if receive {
-            conn.received(&mut self.host, completion)
-        } else {
-            conn.sent(&mut self.host, completion)
+        let result = match of {
+            Of::Message => conn.received(&mut self.host, completion),
+            Of::Work => conn.sent(&mut self.host, completion),
+            Of::Wake => return self.wake(key, completion),
         };
         match result {
             Ok(()) => self.list(key),
@@ -291,7 +303,7 @@ where
     /// Gives every connection with something to do its turn, and one of them its READ: a slice can take the device a while, and whoever calls with
     /// little is not to wait for more than one.
     fn attend(&mut self) -> usize {
-        let (mut done, mut reads) = (0, 0);
+        let (mut done, mut reads, mut looked) = (0, 0, 0);
         let mut turn = std::mem::take(&mut self.active);
         // Whose READ it was the last time comes last.
         turn.rotate_left(1);
@@ -302,7 +314,11 @@ where
             conn.listed = false;
             let host = &mut self.host;
             let result = conn
-                .flush(host)
+                .look(host)
+                .and_then(|n| {
+                    looked += n;
+                    Ok(n + conn.flush(host)?)
+                })
                 .and_then(|n| {
                     if reads > 0 {
                         return Ok(n);
@@ -314,12 +330,22 @@ where
             match result {
                 Ok(n) => {
                     done += n;
+                    let awake = conn.awake && !std::mem::replace(&mut conn.listed, true);
+                    if awake {
+                        self.active.push(key);
+                    }
                     self.list(key);
                 }
                 Err(lost) => {
                     done += 1;
                     self.close(key, &lost);
                 }
+            }
+            if looked > 0 {
+                self.deliver();
+                self.host.arrived = None;
+                self.host.delayed = false;
+                looked = 0;
             }
         }
         done
@@ -369,7 +395,7 @@ where
             &self.host.pool,
             terms.window,
             terms.slots,
-            ring,
+            (ring, terms.peer_polls),
         )
         .map_err(refuse)?;
         let shelf = match terms.reply_path.has_shelf() {
@@ -397,6 +423,7 @@ where
             endpoint: prepared.endpoint().to_bytes().to_vec(),
             ring: prepared.ring(),
             shelf: shelf.as_ref().map(Shelf::remote),
+            cell: prepared.cell(),
         };
         // The client keeps as many requests unanswered as there are slots.
         let link = prepared
@@ -415,15 +442,22 @@ where
         let entry = self.conns.vacant_entry();
         let key = entry.key();
         let id = ConnId { key, epoch };
-        let route = |receive| Route { key, receive };
-        self.routes.insert(link.send_id(), route(false));
-        self.routes.insert(link.recv_id(), route(true));
+        let route = |of| Route { key, of };
+        let polls = link.polls();
+        let received = if polls { Of::Wake } else { Of::Message };
+        self.routes.insert(link.send_id(), route(Of::Work));
+        self.routes.insert(link.recv_id(), route(received));
         let watched = self.events.epoll.add(&seed.stream, FIRST + key as u64);
         let control = Control::new(seed.stream);
         event!(DEBUG, core = self.host.index, connection = epoch, peer = %seed.peer, "a connection was opened");
         let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
         conn.guarded = self.host.settings.peer.meters() || self.host.book.times.is_some();
+        conn.awake = polls;
+        conn.listed = polls;
         entry.insert(conn);
+        if polls {
+            self.active.push(key);
+        }
         if let Err(error) = watched {
             return self.close(key, &Lost::Gone(Some(error)));
         }
@@ -482,26 +516,36 @@ where
         if now.since(self.looked) >= CONTROL_EVERY {
             self.looked = now;
             self.wait_for_events(Some(Duration::ZERO));
+            self.tire(false);
         }
     }
 
-    /// Sleeps until there is something to do, for so long at most, unless the state has changed.
-    pub(super) fn sleep(&mut self, state: u8, most: Option<Duration>) {
+    /// Sleeps until there is something to do, for so long at most, unless the state has changed; false if it was just dozing, so that there is no
+    /// reason to look for long.
+    pub(super) fn sleep(&mut self, state: u8, most: Option<Duration>) -> bool {
+        let doze = match self.tire(true) {
+            Rest::Asleep => None,
+            Rest::Doze => Some(DOZE),
+            _ => return true,
+        };
         if let Err(error) = self.events.cq.arm(false) {
-            return self.rebuild(error);
+            self.rebuild(error);
+            return true;
         }
         // What came before the queue was armed wakes nobody.
         if self.pass(1) > 0 || self.mailbox.has_mail() || self.mailbox.state() != state {
-            return;
+            return true;
         }
         let retry = self.active.iter().any(|&key| {
             self.conns
                 .get(key)
                 .is_some_and(|conn| !conn.unsent.is_empty())
         });
-        let timeout = retry.then_some(RETRY).into_iter().chain(most).min();
+        let timeout = retry.then_some(RETRY).into_iter().chain(doze);
+        let timeout = timeout.chain(most).min();
         self.wait_for_events(timeout);
         self.looked = Moment::now();
+        doze.is_none()
     }
 
     fn wait_for_events(&mut self, timeout: Option<Duration>) {

@@ -101,9 +101,11 @@ where
                     }
                     let left = until.remaining_at(now);
                     let most = again.then_some(RETRY).into_iter().chain(left).min();
-                    self.sleep(DRAIN, most);
+                    let slept = self.sleep(DRAIN, most);
                     self.host.arrived = None;
-                    waiter.found();
+                    if slept {
+                        waiter.found();
+                    }
                 }
             }
         }

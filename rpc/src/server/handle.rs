@@ -224,7 +224,7 @@ where
     let acceptor = Acceptor::new(
         listener,
         tls,
-        settings,
+        (settings, pd),
         Arc::clone(&mailbox),
         Arc::clone(&handle.acceptor),
         handle.mailboxes.clone(),

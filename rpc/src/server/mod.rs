@@ -15,6 +15,7 @@ mod books;
 mod conn;
 mod core;
 mod core_loop;
+mod doze;
 mod drain;
 mod guard;
 mod handle;

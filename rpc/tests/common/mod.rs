@@ -148,7 +148,7 @@ pub fn serve(server: Server) -> ServerHandle {
 pub type Paths = (RequestPath, ReplyPath);
 
 /// All there are.
-pub const PATHS: [Paths; 7] = [
+pub const PATHS: [Paths; 14] = [
     (RequestPath::WriteImm, ReplyPath::WriteImm),
     (RequestPath::WriteImm, ReplyPath::Send),
     (RequestPath::Send, ReplyPath::WriteImm),
@@ -156,10 +156,17 @@ pub const PATHS: [Paths; 7] = [
     (RequestPath::WriteImm, ReplyPath::Fetch),
     (RequestPath::Send, ReplyPath::Fetch),
     (RequestPath::WriteImm, ReplyPath::Hybrid),
+    (RequestPath::WritePoll, ReplyPath::WritePoll),
+    (RequestPath::WritePoll, ReplyPath::WriteImm),
+    (RequestPath::WritePoll, ReplyPath::Send),
+    (RequestPath::WriteImm, ReplyPath::WritePoll),
+    (RequestPath::Send, ReplyPath::WritePoll),
+    (RequestPath::WritePoll, ReplyPath::Fetch),
+    (RequestPath::WritePoll, ReplyPath::Hybrid),
 ];
 
 /// Those with the same in both directions.
-pub const ALIKE: [Paths; 2] = [PATHS[0], PATHS[3]];
+pub const ALIKE: [Paths; 3] = [PATHS[0], PATHS[3], PATHS[7]];
 
 thread_local! {
     static CHOSEN: Cell<Paths> = const { Cell::new(PATHS[0]) };

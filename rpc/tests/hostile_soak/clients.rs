@@ -33,7 +33,7 @@ fn handler(request: Request<'_>, responder: Responder) {
 /// Clients of the usual kind, with memory of their own.
 fn bystanders(server: &ServerHandle) -> Vec<Client> {
     let (_, pd, pool) = memory();
-    [PATHS[0], PATHS[3], PATHS[6]]
+    [PATHS[0], PATHS[3], PATHS[6], PATHS[7]]
         .into_iter()
         .map(|(request, reply)| {
             Client::builder()

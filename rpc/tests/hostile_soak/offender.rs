@@ -110,7 +110,7 @@ impl fmt::Display for Tally {
 type Action = fn(&mut Offender, &mut Random) -> bool;
 
 /// What can be done, how often of all, and how it is called.
-const ACTIONS: [(&str, u64, Action); 16] = [
+const ACTIONS: [(&str, u64, Action); 17] = [
     ("a right call", 30, Offender::call),
     ("a bent message", 12, Offender::bent),
     ("an odd header", 12, Offender::odd),
@@ -126,6 +126,7 @@ const ACTIONS: [(&str, u64, Action); 16] = [
     ("a READ", 4, Offender::read),
     ("a flood", 2, Offender::flood),
     ("words", 2, Offender::words),
+    ("stamps", 6, Offender::stamp),
     ("gone", 2, Offender::gone),
 ];
 
@@ -164,11 +165,12 @@ impl Offender {
             claim
         });
         let replies = match claim {
-            Some(_) => random.pick(&[0b10, 0b10, 0b1000, 0b1_0000]),
+            Some(_) => random.pick(&[0b10, 0b10, 0b100, 0b1000, 0b1_0000]),
             None => random.pick(&[0b1, 0b1, 0b1000, 0b1_0000]),
         };
         let introduction = Introduction {
             ring: !random.once_in(4),
+            polled: random.once_in(3),
             replies,
             claim,
         };
@@ -410,6 +412,29 @@ impl Offender {
     fn send(&mut self, random: &mut Random) -> bool {
         let bytes = self.request(random).bytes();
         self.raw.send_plainly(Some(bytes))
+    }
+
+    /// Says that there is a message where the next one belongs, of any length and number, or that there have been some that have not.
+    fn stamp(&mut self, random: &mut Random) -> bool {
+        let Some(ring) = self.raw.ring.filter(|_| self.raw.cell.is_some()) else {
+            return self.call(random);
+        };
+        if random.once_in(4) {
+            self.raw.count += random.pick(&[1, 2, 60]);
+            self.raw.tell();
+            return self.raw.wake();
+        }
+        let edge = random.edge();
+        let len = random.pick(&[1, 40, 104, 4520, 4521, edge]) as u32;
+        let ahead = random.pick(&[1, 1, 1, 2, 0]);
+        let number = (self.raw.count as u32).wrapping_add(ahead);
+        let stamp = u64::from(len) | u64::from(number) << 32;
+        let at = random.pick(&[self.raw.at, self.raw.at, 0, ring.len - 64]);
+        let at = at.min(ring.len - 64);
+        let mut said = stamp.to_le_bytes().to_vec();
+        let more = random.below(48) as usize;
+        said.extend(random.bytes(more));
+        self.raw.write(Some(said), at, false) && self.raw.wake()
     }
 
     /// From the shelf, the ring, or somewhere.

@@ -7,8 +7,12 @@ use crate::common::*;
 use rpc::ServerHandle;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::thread;
-use verbs::{Cq, Endpoint, Gather, Private, RecvQueue, RemoteRegion, Scatter, SendQueue, SgeList};
+use verbs::{
+    Access, Cq, Endpoint, Exposed, Gather, Mmap, Private, RecvQueue, RemoteRegion, Scatter,
+    SendQueue, SgeList,
+};
 
 pub type Bytes = Private<Vec<u8>>;
 
@@ -38,6 +42,8 @@ unsafe impl Scatter for Work {
 pub struct Introduction {
     /// Whether requests are written into the server's ring.
     pub ring: bool,
+    /// Whether the server has to look for them there.
+    pub polled: bool,
     /// The paths that it offers for replies, as bits; none for what fits its ring.
     pub replies: u8,
     /// What it says its own ring is.
@@ -65,6 +71,11 @@ pub struct Raw {
     /// Receive entries posted since the beginning. Those that are used up are only posted again where that was asked for.
     pub posted: u32,
     pub posts_again: bool,
+    /// What the server reads and writes if it looks for requests, and how many there have been.
+    pub cell: Option<Exposed<Mmap>>,
+    pub count: u64,
+    /// The flag of the last sleep that it was woken from.
+    woken: u64,
 }
 
 impl Raw {
@@ -77,8 +88,8 @@ impl Raw {
     pub fn with_reply_ring(server: &ServerHandle, ring: bool, claim: Option<RemoteRegion>) -> Raw {
         let introduction = Introduction {
             ring,
-            replies: 0,
             claim,
+            ..Introduction::default()
         };
         Raw::introduce(server, introduction)
     }
@@ -86,18 +97,23 @@ impl Raw {
     pub fn introduce(server: &ServerHandle, introduction: Introduction) -> Raw {
         let Introduction {
             ring,
+            polled,
             replies,
             claim,
         } = introduction;
         let (context, pd, _) = memory();
         let window = 32u32;
         let cq = context.cq(512).build().unwrap();
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let ready = pd
             .rc(&cq)
             .send_depth(256)
             .recv_depth(window)
+            .access(access)
+            .rd_atomic(16)
             .build()
             .unwrap();
+        let cell = polled.then(|| pd.expose(64, access).unwrap());
         let (setup, tx, mut rx) = ready.split::<Work, Bytes>();
         for _ in 0..window {
             rx.post(pd.register(vec![0; 5000]).unwrap()).unwrap();
@@ -107,7 +123,8 @@ impl Raw {
             0 => bit(claim.is_some()),
             bits => bits,
         };
-        let mut body = vec![bit(ring), offered];
+        let requests = if polled { 1 << 2 } else { bit(ring) };
+        let mut body = vec![requests, offered];
         for value in [window, 4096, 24] {
             body.extend(value.to_le_bytes());
         }
@@ -121,6 +138,10 @@ impl Raw {
                 body.extend(claim.to_bytes());
             }
             None => body.extend(0u16.to_le_bytes()),
+        }
+        if let Some(cell) = &cell {
+            body.extend(24u16.to_le_bytes());
+            body.extend(cell.remote().to_bytes());
         }
         let mut hello = b"VBRP\x02\0\x01\0".to_vec();
         hello.extend((body.len() as u16).to_le_bytes());
@@ -138,12 +159,17 @@ impl Raw {
         let slots = word(10);
         let peer = Endpoint::from_bytes(&welcome[32..32 + Endpoint::LEN]).unwrap();
         let rest = &welcome[32 + Endpoint::LEN + 2..];
+        // The server's cell, where replies are to be looked for, comes last.
+        let rest = match welcome[1] {
+            2 => &rest[..rest.len() - 26],
+            _ => rest,
+        };
         let (rest, shelf) = match welcome[1] {
             3 | 4 => rest.split_at(rest.len() - 26),
             _ => rest.split_at(rest.len() - 2),
         };
         assert_eq!(usize::from(shelf[0]), shelf.len() - 2);
-        assert_eq!(rest.len(), if ring { 24 } else { 0 });
+        assert_eq!(rest.len(), if ring || polled { 24 } else { 0 });
         let ring = rest.first_chunk().map(RemoteRegion::from_bytes);
         let shelf = shelf[2..].first_chunk().map(RemoteRegion::from_bytes);
         setup.connect(&peer).unwrap();
@@ -160,6 +186,9 @@ impl Raw {
             replies: 0,
             posted: window,
             posts_again: false,
+            cell,
+            count: 0,
+            woken: 0,
         }
     }
 
@@ -170,13 +199,50 @@ impl Raw {
         let Some(ring) = self.ring else {
             return self.send_plainly(Some(message));
         };
+        let message = match self.cell {
+            Some(_) => self.framed(&message),
+            None => message,
+        };
         let span = (message.len() as u64).next_multiple_of(64);
         if self.at + span > ring.len {
             self.at = 0;
         }
         let at = self.at;
         self.at += span;
-        self.write(Some(message), at, true)
+        if self.cell.is_none() {
+            return self.write(Some(message), at, true);
+        }
+        self.count += 1;
+        self.tell();
+        self.write(Some(message), at, false) && self.wake()
+    }
+
+    /// The next message with what is in front of it in a ring that is polled.
+    fn framed(&self, message: &[u8]) -> Vec<u8> {
+        let stamp = message.len() as u64 | u64::from(self.count as u32 + 1) << 32;
+        let sum = xxhash_rust::xxh3::xxh3_64_with_seed(message, stamp);
+        let mut out = stamp.to_le_bytes().to_vec();
+        out.extend(sum.to_le_bytes());
+        out.extend(message);
+        out
+    }
+
+    /// Says how many messages there have been.
+    pub fn tell(&self) {
+        if let Some(cell) = &self.cell {
+            let word = cell.atomic_u64(0).unwrap();
+            word.swap(self.count.to_le(), Ordering::SeqCst);
+        }
+    }
+
+    /// Wakes the server if it sleeps.
+    pub fn wake(&mut self) -> bool {
+        let Some(cell) = &self.cell else { return true };
+        let flag = cell.atomic_u64(8).unwrap().load(Ordering::SeqCst);
+        if std::mem::replace(&mut self.woken, flag) == flag {
+            return true;
+        }
+        self.send_plainly(None)
     }
 
     pub fn send_plainly(&mut self, message: Option<Vec<u8>>) -> bool {

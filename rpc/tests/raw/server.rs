@@ -6,6 +6,7 @@ use mempool::{BudgetKind, ExposedLease};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use verbs::{Access, Cq, Endpoint, RecvQueue, RemoteRegion, SendQueue};
 
 /// Inline limit of its connections, and the longest message there is with it.
@@ -32,6 +33,14 @@ pub struct RawServer {
     /// Its own ring, and where the next message belongs.
     pub peer_ring: Option<RemoteRegion>,
     pub peer_at: u64,
+    /// Whether it has to look for requests in its ring, and how many it has taken from there.
+    polls: bool,
+    taken: u32,
+    /// What the client reads and writes if it has to look for replies, how many there have been, and the flag of the last sleep that it was
+    /// woken from.
+    pub cell: Option<ExposedLease>,
+    pub count: u32,
+    woken: u64,
     /// Receive entries posted since the beginning.
     pub posted: u32,
     /// Requests that have arrived.
@@ -74,12 +83,24 @@ impl RawServer {
             rx.post(pd.register(vec![0; 5000]).expect("memory"))
                 .expect("an entry");
         }
-        let writes = requests & 2 != 0;
+        let polls = requests & 4 != 0;
+        let writes = requests & 2 != 0 || polls;
         let fetches = replies & 0b1_1000 != 0;
         let ring = writes.then(|| exposed(RING, Access::REMOTE_WRITE));
+        if let Some(ring) = &ring {
+            ring.write_at(0, &vec![0; RING]).expect("its own memory");
+        }
+        let cell = (replies & 4 != 0).then(|| {
+            let cell = exposed(64, Access::REMOTE_READ | Access::REMOTE_WRITE);
+            cell.write_at(0, &[0; 64]).expect("its own memory");
+            cell
+        });
         let shelf = (u64::from(SLOTS) * STRIDE) as usize;
         let shelf = fetches.then(|| exposed(shelf, Access::REMOTE_READ));
-        let mut body = vec![u8::from(writes), replies.trailing_zeros() as u8];
+        let mut body = vec![
+            requests.trailing_zeros() as u8,
+            replies.trailing_zeros() as u8,
+        ];
         for value in [WINDOW, INLINE, SLOTS] {
             body.extend(value.to_le_bytes());
         }
@@ -97,13 +118,17 @@ impl RawServer {
                 None => body.extend(0u16.to_le_bytes()),
             }
         }
+        if let Some(cell) = &cell {
+            body.extend(24u16.to_le_bytes());
+            body.extend(cell.remote().to_bytes());
+        }
         let mut welcome = b"VBRP\x02\0\x02\0".to_vec();
         welcome.extend((body.len() as u16).to_le_bytes());
         welcome.extend(body);
         setup.connect(&peer).expect("connected");
         stream.write_all(&welcome)?;
         stream.set_nonblocking(true)?;
-        let pushes_there = replies & 0b10 != 0 || fetches;
+        let pushes_there = replies & 0b110 != 0 || fetches;
         Ok(RawServer {
             stream,
             cq,
@@ -114,6 +139,11 @@ impl RawServer {
             shelf,
             peer_ring: peer_ring.filter(|_| pushes_there),
             peer_at: 0,
+            polls,
+            taken: 0,
+            cell,
+            count: 0,
+            woken: 0,
             posted: WINDOW,
             requests: VecDeque::new(),
             over: false,
@@ -129,6 +159,40 @@ impl RawServer {
             Err(_) => self.over = true,
         }
         while self.poll().is_some() {}
+        while self.polls && self.find() {}
+    }
+
+    /// Takes the next request out of the ring, if it is there.
+    fn find(&mut self) -> bool {
+        let Some(ring) = &self.ring else { return false };
+        for at in [self.at as usize, 0] {
+            // At the ring's end there is no word.
+            let Ok(word) = ring.atomic_u64(at) else {
+                continue;
+            };
+            let stamp = u64::from_le(word.load(Ordering::Acquire));
+            if (stamp >> 32) as u32 != self.taken.wrapping_add(1) {
+                continue;
+            }
+            let mut framed = vec![0; 16 + stamp as u32 as usize];
+            ring.read_at(at, &mut framed).expect("in the ring");
+            let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&framed[16..], stamp);
+            if framed[8..16] != sum.to_le_bytes() {
+                return false;
+            }
+            let span = framed.len().next_multiple_of(64);
+            for at in (at..at + span).step_by(64) {
+                let word = ring.atomic_u64(at).expect("in the ring");
+                word.store(0, Ordering::Relaxed);
+            }
+            self.at = (at + span) as u64;
+            self.taken = self.taken.wrapping_add(1);
+            // As if its entry had been posted again.
+            self.posted += 1;
+            self.heard(&framed[16..]);
+            return true;
+        }
+        false
     }
 
     /// Takes in a completion: `Some(None)` of a request, else whether what was posted has got there.
@@ -147,6 +211,11 @@ impl RawServer {
         };
         let len = received.byte_len() as usize;
         let message = match &self.ring {
+            // It never said that it sleeps.
+            Some(_) if self.polls => {
+                self.over = true;
+                return Some(None);
+            }
             Some(ring) => {
                 let span = (len as u64).next_multiple_of(64);
                 if self.at + span > RING as u64 {
@@ -163,6 +232,12 @@ impl RawServer {
         if self.rx.post(received.into_inner()).is_ok() {
             self.posted += 1;
         }
+        self.heard(&message);
+        Some(None)
+    }
+
+    /// Takes note of a message.
+    fn heard(&mut self, message: &[u8]) {
         let word = |at: usize| u32::from_le_bytes(message[at..at + 4].try_into().expect("four"));
         if message[1] == 1 {
             self.requests.push_back(Message {
@@ -173,7 +248,6 @@ impl RawServer {
                 ..Message::default()
             });
         }
-        Some(None)
     }
 
     fn done(&mut self) {
@@ -191,17 +265,49 @@ impl RawServer {
         let Some(ring) = self.peer_ring else {
             return self.send_plainly(message);
         };
+        let message = match self.cell {
+            Some(_) => self.framed(&message),
+            None => message,
+        };
         let span = (message.len() as u64).next_multiple_of(64);
         if self.peer_at + span > ring.len {
             self.peer_at = 0;
         }
         let at = self.peer_at;
         self.peer_at += span;
-        self.write(message, at, true);
+        self.write(message, at, self.cell.is_none());
+        self.wake();
+    }
+
+    /// The next message with what is in front of it where it has to be looked for; counted.
+    fn framed(&mut self, message: &[u8]) -> Vec<u8> {
+        self.count = self.count.wrapping_add(1);
+        let stamp = message.len() as u64 | u64::from(self.count) << 32;
+        let sum = xxhash_rust::xxh3::xxh3_64_with_seed(message, stamp);
+        let mut out = stamp.to_le_bytes().to_vec();
+        out.extend(sum.to_le_bytes());
+        out.extend(message);
+        if let Some(cell) = &self.cell {
+            let word = cell.atomic_u64(0).expect("a word");
+            word.swap(u64::from(self.count).to_le(), Ordering::SeqCst);
+        }
+        out
+    }
+
+    /// Wakes the client if it sleeps.
+    fn wake(&mut self) {
+        let Some(cell) = &self.cell else { return };
+        let flag = cell.atomic_u64(8).expect("a word").load(Ordering::SeqCst);
+        if std::mem::replace(&mut self.woken, flag) != flag {
+            self.post(Work(None));
+        }
     }
 
     pub fn send_plainly(&mut self, message: Vec<u8>) {
-        let message = Work(Some(memory().1.register(message).expect("memory")));
+        self.post(Work(Some(memory().1.register(message).expect("memory"))));
+    }
+
+    fn post(&mut self, message: Work) {
         if self.tx.send(message).signaled().post().is_ok() {
             self.done();
         } else {

@@ -11,6 +11,7 @@
 //! | `cq-overflow` | `[nth=N]` `[cq=N]` |
 //! | `verb` | `name=VERB` `errno=ERRNO` `[nth=N]` |
 //! | `no-immediate` | |
+//! | `reversed` | |
 //!
 //! TIME is a number with the unit `us`, `ms` or `s`. N is decimal, or hexadecimal after `0x`; `nth` counts from 1, which it is if left
 //! out. VERB is named as the function is, without `ibv_`. ERRNO is a name such as `ENOMEM`, or a number. STATUS is what a work request
@@ -159,6 +160,7 @@ fn parse_one(text: &str) -> Result<Fault, String> {
             errno: settings.required("errno", errno)?,
         },
         "no-immediate" => Fault::NoImmediate,
+        "reversed" => Fault::Reversed,
         other => return Err(format!("no fault is called \"{other}\", as it is")),
     };
     match settings.0.first() {
@@ -348,6 +350,7 @@ mod tests {
                 },
             ),
             ("no-immediate", Fault::NoImmediate),
+            ("reversed", Fault::Reversed),
         ];
         for (text, fault) in expected {
             assert_eq!(parse(text), Ok(vec![fault]), "{text}");

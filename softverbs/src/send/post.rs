@@ -78,6 +78,16 @@ unsafe fn post_chain(
         let request = unsafe { &*wr };
         // SAFETY: as above.
         if !unsafe { post_quickly(qp, sq, request) } {
+            if faults::reversed()
+                // SAFETY: as above.
+                && let Some(second) = unsafe { second_write(request) }
+            {
+                // SAFETY: as above.
+                let posted = unsafe { post_one(qp, sq, second) };
+                // SAFETY: as above.
+                let posted = posted.and_then(|()| unsafe { post_one(qp, sq, request) });
+                return posted.map_err(|errno| (errno, wr));
+            }
             let injected = if may_fail {
                 faults::verb(Verb::PostSend)
             } else {
@@ -93,6 +103,19 @@ unsafe fn post_chain(
         wr = request.next;
     }
     Ok(())
+}
+
+/// The other of two WRITEs that are the rest of a chain.
+///
+/// # Safety
+///
+/// As [`post_send`], for `first`.
+#[cold]
+unsafe fn second_write(first: &ibv_send_wr) -> Option<&ibv_send_wr> {
+    // SAFETY: a request of the chain, or null.
+    let second = unsafe { first.next.as_ref() }?;
+    let write = |wr: &ibv_send_wr| Op::from_verbs(wr.opcode) == Some(Op::Write);
+    (write(first) && write(second) && second.next.is_null()).then_some(second)
 }
 
 /// The short way of a request, if it can take it.

@@ -40,10 +40,11 @@ pub const SEED: u64 = 4711;
 pub const LONG: usize = 128 << 10;
 
 /// How requests travel, and how replies do.
-pub const PATHS: [(RequestPath, ReplyPath); 4] = [
+pub const PATHS: [(RequestPath, ReplyPath); 5] = [
     (RequestPath::WriteImm, ReplyPath::WriteImm),
     (RequestPath::WriteImm, ReplyPath::Send),
     (RequestPath::Send, ReplyPath::WriteImm),
+    (RequestPath::WritePoll, ReplyPath::WritePoll),
     (RequestPath::Send, ReplyPath::Send),
 ];
 

@@ -6,10 +6,11 @@ prop_compose! {
     fn hellos()(
         request_paths: u8, reply_paths: u8, window: u32, inline_limit: u32, slots: u32,
         max_message: u64, features: u64, endpoint in vec(any::<u8>(), 0..=ENDPOINT_MAX),
-        ring in proptest::option::of((any::<u64>(), any::<u64>(), any::<u32>())),
+        ring in proptest::option::of((any::<u64>(), any::<u64>(), any::<u32>())), has_cell: bool,
     ) -> Hello {
+        let ring = ring.map(|(addr, len, key)| RemoteRegion { addr, len, rkey: verbs::RKey(key) });
         Hello { request_paths, reply_paths, window, inline_limit, slots, max_message, features,
-            endpoint, ring: ring.map(|(addr, len, key)| RemoteRegion { addr, len, rkey: verbs::RKey(key) }) }
+            endpoint, ring, cell: ring.filter(|_| has_cell) }
     }
 }
 
@@ -28,6 +29,7 @@ fn frames() -> impl Strategy<Value = Frame> {
                 endpoint: h.endpoint,
                 ring: h.ring,
                 shelf: h.ring,
+                cell: h.cell,
             })
         }),
         "[a-zäß ]{0,100}".prop_map(|text| {

@@ -1,0 +1,206 @@
+//! Writing into a ring that is polled: frames, the count, and wakes.
+
+use super::{Link, post_failed};
+use crate::bell::{CELL_LEN, FLAG_AT, Ringer};
+use crate::error::Lost;
+use crate::posted::{Message, Posted};
+use crate::ring::stamp::{FRAME_LEN, frame, frame_of_pieces};
+use mempool::{AllocError, BudgetKind, Buf, ExposedLease, Kind, Pool};
+use std::sync::atomic::Ordering;
+use verbs::{Pd, RemoteRegion, SendQueue};
+
+/// The sender's side of a polled ring.
+pub(super) struct Teller {
+    ring: RemoteRegion,
+    ringer: Ringer,
+    cell: ExposedLease,
+    /// Where small messages get their frame.
+    scratch: Box<[u8; super::SMALL_MESSAGE]>,
+    /// Frames for other messages, as many as there can be at once: nothing is allocated when one is posted.
+    frames: Vec<Buf>,
+}
+
+/// A cell for the peer to reach: nothing has been posted, and nobody sleeps.
+pub(super) fn cell(pd: &Pd, pool: &Pool) -> Result<ExposedLease, super::PrepareError> {
+    use super::PrepareError::{Receives, Ring};
+    let cell = pool
+        .exposed_in(BudgetKind::Receive, CELL_LEN as usize)
+        .map_err(Receives)?;
+    // What it was used for before means nothing.
+    let _ = cell.write_at(0, &[0; CELL_LEN as usize]);
+    let access = verbs::Access::REMOTE_READ | verbs::Access::REMOTE_WRITE;
+    cell.lease(pd, access).map_err(Ring)
+}
+
+impl Teller {
+    /// For a send queue of this depth.
+    pub fn new(
+        ring: RemoteRegion,
+        cell: ExposedLease,
+        pool: &Pool,
+        depth: u32,
+    ) -> Result<Teller, AllocError> {
+        let all = depth as usize * FRAME_LEN;
+        let mut memory = pool.alloc_in(BudgetKind::Control, Kind::Private, all)?;
+        let frames = (0..depth).map(|_| memory.split_to(FRAME_LEN)).collect();
+        Ok(Teller {
+            ring,
+            ringer: Ringer::default(),
+            cell,
+            scratch: Box::new([0; super::SMALL_MESSAGE]),
+            frames,
+        })
+    }
+
+    /// The number of the next message, counted from 0.
+    fn number(&self) -> u64 {
+        self.ringer.posted()
+    }
+
+    /// A message is about to be posted: to be called before.
+    #[inline]
+    fn count(&mut self) {
+        let count = self.ringer.count();
+        // A whole barrier: whoever does not see this store is seen by the load in `must_wake`.
+        match self.cell.atomic_u64(0) {
+            Ok(word) => drop(word.swap(count.to_le(), Ordering::SeqCst)),
+            Err(_) => debug_assert!(false, "the cell has two words"),
+        }
+    }
+
+    /// It has been posted: whether the peer is to be woken.
+    #[inline]
+    fn must_wake(&mut self) -> bool {
+        let flag = self.cell.atomic_u64(FLAG_AT as usize);
+        let flag = flag.map_or(0, |word| u64::from_le(word.load(Ordering::SeqCst)));
+        self.ringer.must_wake(flag)
+    }
+
+    /// Puts a frame in front of a message. There is one: as many as messages that can be posted.
+    pub fn frame(&mut self, message: &mut Message) {
+        let number = self.number();
+        let bytes = match message.body.is_empty() {
+            true => frame(number, &message.header),
+            false => frame_of_pieces(number, message.len(), |each| {
+                each(&message.header);
+                message.body.each(each);
+            }),
+        };
+        let memory = self.frames.pop();
+        debug_assert!(memory.is_some(), "more messages than the queue holds");
+        if let Some(mut memory) = memory {
+            memory.copy_from_slice(&bytes);
+            message.frame = Some(memory);
+        }
+        self.count();
+    }
+
+    /// Takes memory back whose message is over.
+    #[inline]
+    pub fn give_back(&mut self, frame: Buf) {
+        self.frames.push(frame);
+    }
+
+    /// Where a message of so many bytes goes, frame included.
+    pub fn place(&self, offset: u64, len: usize) -> Result<RemoteRegion, Lost> {
+        let end = offset + (FRAME_LEN + len) as u64;
+        self.ring.slice(offset..end).map_err(|e| post_failed(&e))
+    }
+
+    /// Posts a small message, by copy.
+    #[inline]
+    pub fn post_small(
+        &mut self,
+        tx: &mut SendQueue<Posted>,
+        message: &[u8],
+        offset: u64,
+        signal: bool,
+    ) -> Result<(), Lost> {
+        let end = FRAME_LEN + message.len();
+        let Some(framed) = self.scratch.get_mut(..end) else {
+            debug_assert!(false, "longer than small");
+            return Err(post_failed(&"longer than small"));
+        };
+        framed[FRAME_LEN..].copy_from_slice(message);
+        framed[..FRAME_LEN].copy_from_slice(&frame(self.ringer.posted(), message));
+        let place = self.place(offset, message.len())?;
+        self.count();
+        let framed = &self.scratch[..end];
+        let wr = tx.write_copy(framed, Posted::Copied, place);
+        let wr = if signal { wr.signaled() } else { wr };
+        wr.post().map_err(|e| post_failed(&e))
+    }
+}
+
+impl Link {
+    /// Wakes the peer if it sleeps, behind what has been posted.
+    #[inline]
+    pub(super) fn wake(&mut self) -> Result<(), Lost> {
+        match self.teller.as_mut().is_some_and(|t| t.must_wake()) {
+            true => self.post_wake(),
+            false => Ok(()),
+        }
+    }
+
+    /// `may_post` keeps a place in the queue for it.
+    #[cold]
+    fn post_wake(&mut self) -> Result<(), Lost> {
+        let signal = self.unsignaled + 1 >= self.signal_every;
+        let wr = self.tx.send(Posted::Copied);
+        let wr = if signal { wr.signaled() } else { wr };
+        wr.post().map_err(|e| post_failed(&e))?;
+        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        Ok(())
+    }
+
+    /// The frame of a message that is over.
+    #[inline(never)]
+    pub(super) fn unframe(&mut self, frame: Buf) {
+        if let Some(teller) = &mut self.teller {
+            teller.give_back(frame);
+        }
+    }
+
+    /// Posts a small message that is not written with immediate data: it is written with a frame, or sent.
+    #[inline(never)]
+    pub(super) fn post_small_elsewhere(
+        &mut self,
+        message: &[u8],
+        signal: bool,
+        offset: Option<u64>,
+    ) -> Result<(), Lost> {
+        match (&mut self.teller, offset) {
+            (Some(teller), Some(offset)) => {
+                teller.post_small(&mut self.tx, message, offset, signal)?;
+            }
+            _ => {
+                let wr = self.tx.send_copy(message, Posted::Copied);
+                let wr = if signal { wr.signaled() } else { wr };
+                wr.post().map_err(|e| post_failed(&e))?;
+            }
+        }
+        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        self.wake()
+    }
+
+    /// Writes a message into the peer's ring, with a frame.
+    #[inline(never)]
+    pub(super) fn post_framed(
+        &mut self,
+        mut message: Box<Message>,
+        signal: bool,
+        offset: u64,
+    ) -> Result<(), Lost> {
+        let Some(teller) = &mut self.teller else {
+            debug_assert!(false, "no ring that is polled");
+            return Ok(());
+        };
+        teller.frame(&mut message);
+        let place = teller.place(offset, message.len())?;
+        let wr = self.tx.write(Posted::Message(message), place);
+        let wr = if signal { wr.signaled() } else { wr };
+        wr.post().map_err(|e| post_failed(&e))?;
+        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        self.wake()
+    }
+}

@@ -1,0 +1,253 @@
+//! Rings that are polled: nobody sleeps over a message, sleepers are found by whatever comes, and who breaks the rules is let go.
+
+mod common;
+mod raw;
+
+use common::*;
+use raw::{Introduction, Message, Raw, VIOLATION};
+use rpc::{ReplyPath, RequestPath, Waiting};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const POLLED: Paths = (RequestPath::WritePoll, ReplyPath::WritePoll);
+
+/// Those with a polled ring in either direction or both.
+fn ways() -> Vec<Paths> {
+    let polled =
+        |paths: &&Paths| paths.0 == RequestPath::WritePoll || paths.1 == ReplyPath::WritePoll;
+    PATHS.iter().filter(polled).copied().collect()
+}
+
+/// A client and a server that sleep whenever they find nothing: each message meets an end that is awake, asleep, or somewhere between.
+#[test]
+fn no_message_is_slept_over() {
+    over(&ways(), hang(), || {
+        let server = serve(server().waiting(Waiting::SLEEP));
+        let mut client = builder()
+            .waiting(Waiting::SLEEP)
+            .connect(server.local_addr())
+            .unwrap();
+        let rounds = 800 / slowness() as usize;
+        for n in 0..rounds {
+            // Nothing waits for anything here: what differs is how far the other end has come.
+            for _ in 0..n % 7 * 5 {
+                thread::yield_now();
+            }
+            let bytes = pattern(n % 700, n as u8);
+            let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
+            assert!(reply.bytes() == bytes, "call {n}");
+            if n % 16 == 0 {
+                let calls: Vec<_> = (0..8)
+                    .map(|_| client.submit(ECHO, &bytes[..], patient()).unwrap())
+                    .collect();
+                for call in calls {
+                    assert!(call.wait(&mut client).unwrap().bytes() == bytes);
+                }
+            }
+        }
+        assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
+    });
+}
+
+/// A server that sleeps hears of a request that its client posted and then did nothing more for.
+#[test]
+fn a_sleeping_server_is_woken_by_who_does_nothing_else() {
+    over(&[POLLED], hang(), || {
+        let server = serve(server());
+        let mut client = client(&server);
+        client.call(ECHO, "up", patient()).unwrap();
+        for n in 0..20u64 {
+            // Until it sleeps, or nearly: longer each time.
+            thread::sleep(Duration::from_micros(50 * n));
+            let before = server.stats().calls;
+            let pending = client.submit(ECHO, "x", patient()).unwrap();
+            let start = Instant::now();
+            while server.stats().calls == before {
+                assert!(start.elapsed() < hang(), "call {n} is not noticed");
+                thread::yield_now();
+            }
+            assert_eq!(pending.wait(&mut client).unwrap().bytes(), b"x");
+        }
+    });
+}
+
+/// Messages of all lengths, one lap after the other, whose bytes look like stamps.
+#[test]
+fn payloads_that_look_like_stamps_are_none() {
+    over(&ways(), hang(), || {
+        let server = serve(server().ring_size(1));
+        let mut client = builder().ring_size(1).connect(server.local_addr()).unwrap();
+        let mut number = 0u32;
+        for n in 0..1500usize / slowness() as usize {
+            // Without a rule, so that later ones lie across these.
+            let len = [0, 8, 100, 500, 4096][(n * n / 7 + n / 3) % 5];
+            // The stamps of messages that come soon, with what could be their length and what could not.
+            let mut bytes = Vec::with_capacity(len + 8);
+            while bytes.len() < len {
+                number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let like = [64 + (number >> 12) % 100, 70_000][(number >> 20) as usize % 2];
+                bytes.extend(like.to_le_bytes());
+                bytes.extend((n as u32 + (number >> 8) % 40).to_le_bytes());
+            }
+            bytes.truncate(len);
+            let reply = client.call(ECHO, &bytes[..], patient()).unwrap();
+            assert!(reply.bytes() == bytes, "call {n}");
+        }
+        assert!(client.lost().is_none());
+    });
+}
+
+fn polled_raw(server: &rpc::ServerHandle) -> Raw {
+    let introduction = Introduction {
+        ring: true,
+        polled: true,
+        ..Introduction::default()
+    };
+    Raw::introduce(server, introduction)
+}
+
+/// What ends a connection by a stamp, and what does not.
+#[test]
+fn wrong_stamps_end_the_connection_or_nothing() {
+    bounded(|| {
+        let server = serve(server());
+        let mut other = client(&server);
+        // In order, so that the peer is known to work.
+        let mut raw = polled_raw(&server);
+        assert!(raw.send(Message::request(&raw).bytes()));
+        while raw.replies == 0 {
+            raw.poll();
+        }
+        drop(raw);
+
+        // Lengths that no message has, a place that a message of this length has not.
+        for (len, at) in [(5000u32, 0u64), (u32::MAX, 0), (1 << 20, 0)] {
+            let mut raw = polled_raw(&server);
+            let stamp = u64::from(len) | 1 << 32;
+            raw.count += 1;
+            raw.tell();
+            raw.write(Some(stamp.to_le_bytes().to_vec()), at, false);
+            raw.wake();
+            assert_eq!(raw.goodbye(), VIOLATION, "{len} at {at}");
+        }
+        // A wake that was not asked for.
+        let mut raw = polled_raw(&server);
+        let _ = raw.send_plainly(None) && raw.send_plainly(None);
+        let _ = raw.send_plainly(None) && raw.send_plainly(None);
+        assert_eq!(raw.goodbye(), VIOLATION);
+        // A message that is sent instead.
+        let mut raw = polled_raw(&server);
+        let message = Message::request(&raw).bytes();
+        let _ = raw.send_plainly(Some(message));
+        let told = raw.goodbye();
+        assert!(told == VIOLATION || told == raw::DEVICE, "{told}");
+        // More than can be on their way.
+        let mut raw = polled_raw(&server);
+        raw.count = 1 << 40;
+        raw.tell();
+        assert_eq!(raw.goodbye(), VIOLATION);
+
+        // Stamps of other messages, and such whose message never comes, are waited for; others are served meanwhile.
+        let mut raw = polled_raw(&server);
+        for stamp in [100u64 | 2 << 32, 100 | 3 << 32, 0, 100 | 1 << 32] {
+            raw.write(Some(stamp.to_le_bytes().to_vec()), 0, false);
+            raw.count = 1;
+            raw.tell();
+            raw.wake();
+            for _ in 0..100 {
+                assert_eq!(other.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+            }
+        }
+        // And is taken when it is whole.
+        raw.count = 0;
+        assert!(raw.send(Message::request(&raw).bytes()));
+        while raw.replies == 0 {
+            raw.poll();
+        }
+    });
+}
+
+/// Processor time of this process so far.
+fn cpu() -> Duration {
+    // SAFETY: getrusage writes into the zeroed structure it is given.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// Runs the test of this name in a process of its own, so that others do not count: true there.
+fn is_alone(name: &str) -> bool {
+    if std::env::var_os("RPC_ALONE").is_some() {
+        return true;
+    }
+    let me = std::env::current_exe().unwrap();
+    let status = std::process::Command::new(me)
+        .args(["--exact", name, "--nocapture"])
+        .env("RPC_ALONE", "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    false
+}
+
+/// What half a second costs in which nobody does anything, in parts of it.
+fn idle_share() -> f64 {
+    let (before, start) = (cpu(), Instant::now());
+    thread::sleep(Duration::from_millis(500));
+    (cpu() - before).as_secs_f64() / start.elapsed().as_secs_f64()
+}
+
+/// A sender that says more is on its way than ever comes keeps nobody from sleeping.
+#[test]
+fn who_counts_messages_that_do_not_come_costs_little() {
+    if !is_alone("who_counts_messages_that_do_not_come_costs_little") {
+        return;
+    }
+    bounded(|| {
+        let server = serve(server());
+        let mut raw = polled_raw(&server);
+        raw.count = 3;
+        raw.tell();
+        let mut other = client(&server);
+        other.call(ECHO, "x", patient()).unwrap();
+        let share = idle_share();
+        assert!(share < 0.3, "{share}");
+        assert_eq!(server.stats().connections, 2);
+        // And it is served as soon as it says what it has to say.
+        raw.count = 0;
+        assert!(raw.send(Message::request(&raw).bytes()));
+        while raw.replies == 0 {
+            raw.poll();
+        }
+    });
+}
+
+/// Connections without calls are not looked at, also not beside one with calls.
+#[test]
+fn many_idle_connections_cost_nothing() {
+    if !is_alone("many_idle_connections_cost_nothing") {
+        return;
+    }
+    over(&[POLLED], hang(), || {
+        let server = serve(server().max_connections(100));
+        let mut clients: Vec<_> = (0..60).map(|_| client(&server)).collect();
+        for round in 0..3 {
+            for client in &mut clients {
+                client.call(ECHO, "x", patient()).unwrap();
+            }
+            let share = idle_share();
+            assert!(share < 0.2, "{share} in round {round}");
+        }
+        let calls = 2000;
+        for n in 0..calls {
+            clients[n % 3].call(ECHO, "x", patient()).unwrap();
+        }
+        for client in &mut clients {
+            client.call(ECHO, "x", patient()).unwrap();
+        }
+    });
+}
