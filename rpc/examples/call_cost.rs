@@ -8,9 +8,10 @@
 //!
 //! Both ends wait by polling; what the polls that find nothing cost is in `poll_cq` and `Waiter`, and depends on how the threads
 //! run. Without callgrind it prints the time of one call. A third argument is how many calls are on their way at once,
-//! instead of 1; with `batch` behind it they are sent together, and the next ones when all have been answered.
+//! instead of 1; with `batch` behind it they are sent together, and the next ones when all have been answered. A number behind it is
+//! how many bytes a message has, instead of 64; with `segments`, requests are of a buffer that comes back with the reply, and replies of one that is shared.
 
-use mempool::Pool;
+use mempool::{BudgetKind, Kind, Pool, SgList};
 use rpc::{
     Client, Deadline, Method, Pending, Reply, ReplyPath, Request, RequestPath, Responder, Server,
 };
@@ -24,23 +25,43 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = arguments.next().unwrap_or_else(|| "write_imm".to_owned());
     let count: u32 = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
     let window: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
-    let together = arguments.next().is_some_and(|word| word == "batch");
+    let (mut together, mut segments, mut size) = (false, false, 64);
+    for word in arguments {
+        match &*word {
+            "batch" => together = true,
+            "segments" => segments = true,
+            bytes => size = bytes.parse()?,
+        }
+    }
     let (request, reply) = match &*path {
         "send" => (RequestPath::Send, ReplyPath::Send),
         "write_imm" => (RequestPath::WriteImm, ReplyPath::WriteImm),
         "write_poll" => (RequestPath::WritePoll, ReplyPath::WritePoll),
         "fetch" => (RequestPath::WriteImm, ReplyPath::Fetch),
-        _ => return Err("send, write_imm, write_poll or fetch, and two numbers".into()),
+        "send_fetch" => (RequestPath::Send, ReplyPath::Fetch),
+        _ => {
+            return Err("send, write_imm, write_poll, fetch or send_fetch, and two numbers".into());
+        }
     };
     let context = Device::open_default()?;
     let pd = context.alloc_pd()?;
     let pool = Pool::builder(&pd).build()?;
     let entries = 2 * window.max(32) as u32;
+    let readable = || -> Result<_, Box<dyn Error>> {
+        let mut memory = pool.alloc_in(BudgetKind::User, Kind::Readable, size)?;
+        memory.fill(1);
+        Ok(memory)
+    };
+    let kept = readable()?.freeze();
     let server = Server::bind("127.0.0.1:0")?
         .window(entries)
         .pool(&pd, &pool)
-        .serve(|_core| {
-            |request: Request<'_>, responder: Responder| responder.reply(request.body())
+        .serve(move |_core| {
+            let kept = kept.clone();
+            move |request: Request<'_>, responder: Responder| match segments {
+                true => responder.reply(kept.clone()),
+                false => responder.reply(request.body()),
+            }
         })?;
     let mut client = Client::builder()
         .request(request)
@@ -48,17 +69,32 @@ fn main() -> Result<(), Box<dyn Error>> {
         .window(entries)
         .pool(&pd, &pool)
         .connect(server.local_addr())?;
-    let message = [1; 64];
+    let message = vec![1; size];
+    let message = &message[..];
     let begin = Instant::now();
     let deadline = Deadline::after(Duration::from_secs(3600));
-    let answered = |reply: Reply| match reply.bytes() == message {
-        true => Ok(()),
-        false => Err("answered wrongly"),
+    let mut stock = Vec::with_capacity(window);
+    for _ in 0..if segments { window } else { 0 } {
+        stock.push(SgList::from(readable()?));
+    }
+    let answered = |mut reply: Reply, stock: &mut Vec<SgList>| {
+        if segments {
+            stock.push(reply.take_segments());
+        }
+        // Small ones whole; of longer ones that would be most of the work.
+        match reply.len() == size && reply.bytes()[..size.min(64)] == message[..size.min(64)] {
+            true => Ok(()),
+            false => Err("answered wrongly"),
+        }
     };
     let mut pending: VecDeque<Pending> = VecDeque::with_capacity(window);
     for n in 0..count {
         if window == 1 {
-            answered(client.call(Method(1), message, deadline)?)?;
+            let reply = match stock.pop() {
+                Some(list) => client.call(Method(1), list, deadline)?,
+                None => client.call(Method(1), message, deadline)?,
+            };
+            answered(reply, &mut stock)?;
             continue;
         }
         if together {
@@ -71,18 +107,21 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             batch.post_into(&mut pending);
             for call in pending.drain(..) {
-                answered(call.wait(&mut client)?)?;
+                answered(call.wait(&mut client)?, &mut stock)?;
             }
             continue;
         }
         if pending.len() == window {
             let oldest: Option<Pending> = pending.pop_front();
-            answered(oldest.ok_or("no call")?.wait(&mut client)?)?;
+            answered(oldest.ok_or("no call")?.wait(&mut client)?, &mut stock)?;
         }
-        pending.push_back(client.submit(Method(1), message, deadline)?);
+        pending.push_back(match stock.pop() {
+            Some(list) => client.submit(Method(1), list, deadline)?,
+            None => client.submit(Method(1), message, deadline)?,
+        });
     }
     for call in pending {
-        answered(call.wait(&mut client)?)?;
+        answered(call.wait(&mut client)?, &mut stock)?;
     }
     let ns = begin.elapsed().as_nanos() as f64 / f64::from(count.max(1));
     println!("{path}: {ns:.1} ns");

@@ -27,7 +27,7 @@
 //!   and nothing goes the other way, one control message returns them. Entries that control
 //!   messages used are returned by the next message of another kind, never by a control message
 //!   of their own: two idle ends would otherwise acknowledge each other for ever.
-//! * **I9** An entry counts as posted only after it has been posted again. Entries without memory are posted several at a time: some
+//! * **I9** An entry counts as posted only after it has been posted again. Entries are posted several at a time: some
 //!   are *late*. Whoever makes a request has none late that its answers could need, and windows are a few entries larger than the
 //!   slots need them, so that nobody waits for a late one.
 //!
@@ -227,7 +227,7 @@ impl Credits {
         let entries = self.window.saturating_sub(2 * CONTROL_RESERVE);
         let room = match &self.reader {
             Some(reader) => u32::try_from(reader.answers()).unwrap_or(u32::MAX),
-            None => 1,
+            None => u32::MAX,
         };
         let spare = entries.min(room).saturating_sub(on_their_way);
         late_share(self.window).min(spare).max(1)

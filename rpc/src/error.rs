@@ -34,6 +34,14 @@ impl Buffers {
         }
     }
 
+    /// The segments that are here, or others.
+    pub(crate) fn or_segments(self, segments: impl FnOnce() -> Option<SgList>) -> Option<SgList> {
+        match self.0 {
+            Some(inner) => Some(inner.segments),
+            None => segments(),
+        }
+    }
+
     /// Takes the segments of the payload, in order.
     pub fn take_segments(&mut self) -> SgList {
         match &mut self.0 {

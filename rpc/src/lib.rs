@@ -6,7 +6,7 @@
 //!   service/                      typed methods, if asked for
 //!   client/   server/             who waits for what, and what happens when it goes wrong
 //!      \       /
-//!       link  outgoing  transfer  lease      one connection's queue pair; messages out; bodies in
+//!       link  outgoing  frame  transfer  lease      one connection's queue pair; messages out; bodies in
 //!         \      |      /
 //!      wire  credit  ring  bell  slot  shelf  handshake       pure: encodings and rules, no I/O
 //! ```
@@ -20,11 +20,13 @@ mod deadline;
 mod destination;
 mod epoll;
 mod error;
+mod frame;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
 mod histogram;
+mod kept;
 mod lease;
 mod link;
 mod names;

@@ -28,7 +28,9 @@ pub(crate) use together::{Several, Together};
 
 use crate::credit::{CONTROL_RESERVE, Class, Credits};
 use crate::error::Lost;
+use crate::frame::{Frame, Frames};
 use crate::handshake::Terms;
+use crate::kept::Kept;
 use crate::posted::{Body, Fetch, Fetching, Message, Posted, Read, ReadSlice};
 use crate::wire::{HEADER_LEN, Header, SlotId};
 use inbox::Inbox;
@@ -46,6 +48,12 @@ const SMALL_MESSAGE: usize = 256;
 
 /// Longest payload in bytes in such a message.
 pub(crate) const SMALL: usize = SMALL_MESSAGE - HEADER_LEN;
+
+/// Frames on their way after which the next one is signalled, so that it gives all of them back: they stay in the processor's caches, and an idle
+/// connection holds no more.
+const FRAMES_OUT: u32 = 4;
+/// The same for their bytes.
+const FRAME_BYTES_OUT: usize = 6 << 10;
 
 /// Boxes that are kept for messages to come.
 const BOXES_MAX: usize = 64;
@@ -65,6 +73,10 @@ pub(crate) struct Link {
     late_max: u32,
     /// Longest payload in bytes that is copied while it is posted, if the device does that.
     small: Option<usize>,
+    /// Longest payload in bytes of a message from a frame; `None` if nothing is posted so.
+    medium: Option<usize>,
+    /// What has been posted from frames since the last signalled message: how many, and how many bytes.
+    frames_out: (u32, usize),
     /// What other messages are boxed in, to be used again as it is.
     #[expect(clippy::vec_box, reason = "the queue takes boxes")]
     boxes: Vec<Box<Message>>,
@@ -207,8 +219,76 @@ impl Link {
             (_, offset) => return self.post_small_elsewhere(message, signal, offset),
         };
         posted.map_err(|e| post_failed(&e))?;
-        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        self.count_unsignaled(signal);
         Ok(())
+    }
+
+    /// Longest payload in bytes for [`post_frame`](Self::post_frame); `None` if nothing is posted so.
+    #[inline]
+    pub fn medium(&self) -> Option<usize> {
+        self.medium
+    }
+
+    /// Posts a message from a frame, with the payload that has been written there, if there is any.
+    ///
+    /// Call it only after [`may_post`](Self::may_post) said yes, for at most [`medium`](Self::medium) bytes.
+    #[inline]
+    pub fn post_frame(
+        &mut self,
+        class: Class,
+        mut header: Header,
+        mut frame: Box<Frame>,
+    ) -> Result<(), Lost> {
+        let len = frame.len();
+        let payload = len - HEADER_LEN;
+        debug_assert!(self.medium.is_some_and(|most| payload <= most));
+        let sent = self.credits.send(class, len);
+        header.credit = sent.counter;
+        header.inline_len = payload as u32;
+        header.body_len = payload as u64;
+        if let Some(front) = frame.header() {
+            header.encode(front);
+        }
+        let (count, bytes) = self.frames_out;
+        let (count, bytes) = (count + 1, bytes + len);
+        let signal = self.unsignaled + 1 >= self.signal_every
+            || count >= FRAMES_OUT
+            || bytes >= FRAME_BYTES_OUT;
+        let frame = Posted::Frame(frame);
+        let posted = match (self.terms.peer_ring, sent.offset) {
+            (Some(ring), Some(offset)) => {
+                // Within the ring, like all that `Credits` gives out.
+                debug_assert!(offset + len as u64 <= ring.len);
+                let place = RemoteRegion {
+                    addr: ring.addr + offset,
+                    len: len as u64,
+                    rkey: ring.rkey,
+                };
+                let wr = self.tx.write(frame, place).imm(0);
+                if signal { wr.signaled() } else { wr }.post()
+            }
+            _ => {
+                let wr = self.tx.send(frame);
+                if signal { wr.signaled() } else { wr }.post()
+            }
+        };
+        posted.map_err(|e| post_failed(&e))?;
+        self.count_unsignaled(signal);
+        if !signal {
+            self.frames_out = (count, bytes);
+        }
+        Ok(())
+    }
+
+    /// Notes that a message has been posted.
+    #[inline(always)]
+    fn count_unsignaled(&mut self, signaled: bool) {
+        if signaled {
+            self.unsignaled = 0;
+            self.frames_out = (0, 0);
+        } else {
+            self.unsignaled += 1;
+        }
     }
 
     /// Writes a message into the peer's ring, header, pieces and body by one work request.
@@ -226,7 +306,7 @@ impl Link {
         let wr = self.tx.write(Posted::Message(message), place).imm(0);
         let wr = if signal { wr.signaled() } else { wr };
         wr.post().map_err(|e| post_failed(&e))?;
-        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        self.count_unsignaled(signal);
         Ok(())
     }
 
@@ -234,7 +314,7 @@ impl Link {
         let wr = self.tx.send(Posted::Message(message));
         let wr = if signal { wr.signaled() } else { wr };
         wr.post().map_err(|e| post_failed(&e))?;
-        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+        self.count_unsignaled(signal);
         Ok(())
     }
 
@@ -255,7 +335,7 @@ impl Link {
                 error: e.to_string(),
             })?;
         self.reads += 1;
-        self.unsignaled = 0;
+        self.count_unsignaled(true);
         Ok(())
     }
 
@@ -272,7 +352,7 @@ impl Link {
             .post()
             .map_err(|e| post_failed(&e))?;
         self.reads += 1;
-        self.unsignaled = 0;
+        self.count_unsignaled(true);
         Ok(())
     }
 
@@ -289,11 +369,12 @@ impl Link {
         Ok(())
     }
 
-    /// Takes back what a completion of the send queue retires.
+    /// Takes back what a completion of the send queue retires; frames go to the others.
     #[inline]
     pub fn sent(
         &mut self,
         completion: Completion,
+        frames: &mut Frames,
         mut each: impl FnMut(Sent) -> Result<(), Lost>,
     ) -> Result<(), Lost> {
         let Ok(mut done) = self.tx.retire(completion) else {
@@ -307,7 +388,7 @@ impl Link {
                 return Ok(());
             };
             let what = match posted {
-                Posted::Message(_) | Posted::Copied => "a message",
+                Posted::Message(_) | Posted::Copied | Posted::Frame(_) => "a message",
                 Posted::Flag(_) => "saying that this end sleeps",
                 Posted::Read(_) | Posted::Fetch(_) | Posted::Count(_) => {
                     self.reads -= 1;
@@ -337,6 +418,7 @@ impl Link {
                     }
                 }
                 Posted::Copied => {}
+                Posted::Frame(frame) => frames.give(frame),
                 Posted::Read(read) => each(Sent::Read(*read))?,
                 Posted::Fetch(fetch) => each(Sent::Fetch(fetch))?,
                 Posted::Flag(word) => self.announced(word)?,
@@ -359,6 +441,12 @@ impl Link {
         self.inbox.message()
     }
 
+    /// The message at hand from an offset on, without another copy, if there can be one; it is not at hand any more then.
+    #[inline]
+    pub fn keep(&mut self, from: usize) -> Option<Kept> {
+        self.inbox.keep(from)
+    }
+
     /// Accounts for a message that has arrived.
     #[inline]
     pub fn account(&mut self, class: Class, credit: u32) -> Result<(), Lost> {
@@ -369,12 +457,13 @@ impl Link {
     /// Takes back what a message of `class` arrived in, now that it is dealt with: a receive entry is
     /// posted again (I9).
     ///
-    /// Entries without memory are posted together, some messages later, by [`settle`](Self::settle).
+    /// They are posted together, some messages later, by [`settle`](Self::settle).
     #[inline(always)]
     pub fn repost(&mut self, class: Class) -> Result<(), Lost> {
-        if class.is_control() || !self.inbox.is_ring() {
+        if class.is_control() || self.inbox.is_polled() {
             return self.repost_now(class);
         }
+        self.inbox.set_aside();
         self.credits.set_aside();
         if self.credits.late() >= self.late_max {
             self.settle()?;
@@ -431,9 +520,10 @@ impl Link {
         posted
     }
 
-    /// No more small messages are posted by copy.
-    pub fn no_small(&mut self) {
+    /// No more messages are posted by copy.
+    pub fn no_copies(&mut self) {
         self.small = None;
+        self.medium = None;
     }
 
     /// Whether the device is done with all that was posted: as far as this end can know, the peer has it.

@@ -1,4 +1,4 @@
-//! From a payload to a message: what goes inline, what is leased, what has to be copied.
+//! From a payload to a message: what goes inline, what is leased, what has to be copied. Most that is short takes a quicker way: see `frame.rs`.
 //!
 //! * Plain bytes up to the inline limit are copied behind the header, into the same buffer: one
 //!   segment for the device.

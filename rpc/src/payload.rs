@@ -5,7 +5,7 @@ use mempool::{Buf, SgList, SharedBuf};
 /// Something that can be the payload of a request or reply.
 ///
 /// Plain bytes (`&str`, `&[u8]`, `Vec<u8>`, ...) are copied once, into memory the device knows;
-/// buffers of the pool ([`Buf`], [`SharedBuf`], [`SgList`]) move in and leave without a copy, each
+/// buffers of the pool ([`Buf`], [`SharedBuf`], [`SgList`]) move in, and unless they are short together (4 KiB) leave without a copy, each
 /// segment from where it lies.
 pub trait Payload: Sized {
     /// The bytes, for payloads that are copied; `None` for those that move.

@@ -10,6 +10,7 @@
 //! until the last [`ReadSlice`] is gone; slices of one target do not overlap, because only
 //! [`Transfer`](crate::transfer::Transfer) cuts them, one after the other.
 
+use crate::frame::Frame;
 use crate::wire::SlotId;
 use mempool::{Buf, Segment, SgList};
 use std::sync::Arc;
@@ -264,6 +265,8 @@ pub(crate) enum Posted {
     Message(Box<Message>),
     /// A small message, which was copied while it was posted.
     Copied,
+    /// A message of medium length.
+    Frame(Box<Frame>),
     Read(Box<Read>),
     Fetch(Box<Fetch>),
     /// That this end sleeps, on its way to the peer.
@@ -329,14 +332,15 @@ unsafe impl StoredAs<Posted> for Asking {
 
 // SAFETY: header, frame and segments each keep `Gather`'s contract: owned, not moved in memory, and not
 // reachable by anybody else for writing while they are in here. Empty segments are left out: a
-// length of 0 in a segment means 2 GiB to some devices. A READ has nothing to gather.
+// length of 0 in a segment means 2 GiB to some devices. A frame owns its buffer as well, and has a header at least. A READ has nothing to gather.
 unsafe impl Gather for Posted {
     #[inline]
     fn gather(&self, out: &mut SgeList) {
         let message = match self {
             Posted::Message(message) => message,
+            Posted::Frame(frame) => return frame.gather(out),
             Posted::Flag(word) => return out.push(word.sge()),
-            _ => return,
+            Posted::Copied | Posted::Read(_) | Posted::Fetch(_) | Posted::Count(_) => return,
         };
         if let Some(frame) = &message.frame {
             frame.gather(out);

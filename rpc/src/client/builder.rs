@@ -10,6 +10,7 @@ use crate::clock::Moment;
 use crate::control::Control;
 use crate::credit::{CONTROL_RESERVE, WINDOW_MAX, WINDOW_MIN};
 use crate::error::ConnectError;
+use crate::frame::Frames;
 use crate::handshake::{
     Accumulator, Frame, HandshakeError, Hello, Limits, ReplyPath, RequestPath, Welcome, confirm,
     endpoint,
@@ -314,6 +315,7 @@ impl ClientBuilder {
             recorder: Recorder::new(terms.inline_limit),
             control_checked: Moment::now(),
             quick: false,
+            frames: Frames::default(),
             scratch: Box::new([0; HEADER_LEN + SMALL]),
             arrived: None,
         })

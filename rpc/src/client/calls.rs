@@ -116,6 +116,13 @@ impl Calls {
         Some(call.started)
     }
 
+    /// When a call began, if it has no outcome yet.
+    #[inline]
+    pub fn waits_since(&self, key: usize) -> Option<Moment> {
+        let call = self.entries.get(key)?;
+        (call.state == State::Waiting).then_some(call.started)
+    }
+
     /// A call ends.
     pub fn end(&mut self, key: usize, outcome: Result<Reply, CallError>) {
         if let Some(call) = self.waiting(key) {

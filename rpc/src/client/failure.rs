@@ -215,8 +215,9 @@ impl Client {
                 continue;
             };
             let flight = std::mem::take(flight);
-            let segments = flight.held.restore(flight.sent);
-            let buffers = Buffers::new(Some(segments), flight.destination);
+            let restore = || Some(flight.held.restore(flight.sent));
+            let segments = flight.given.or_segments(restore);
+            let buffers = Buffers::new(segments, flight.destination);
             let error = CallError::not_sent(NotSentReason::Stopping, buffers);
             self.recorder.failed += 1;
             self.calls.end(key, Err(error));

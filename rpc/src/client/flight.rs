@@ -3,6 +3,7 @@
 use super::reply::Bytes;
 use crate::deadline::Deadline;
 use crate::destination::Room;
+use crate::error::Buffers;
 use crate::names::Code;
 use crate::outgoing::Held;
 use crate::posted::Body;
@@ -17,11 +18,15 @@ pub(super) struct Flight {
     pub call: Option<usize>,
     /// Whether nothing below is in use but the deadline: `small.rs` may end it.
     pub small: bool,
+    /// Whether nothing below is in use but the deadline and `given`: `medium.rs` may end it.
+    pub medium: bool,
     pub deadline: Option<Deadline>,
     /// The reply in parts that this call brings a part of.
     pub parts: Option<SlotId>,
     /// Whether the answer is a part, with more to come.
     pub more: bool,
+    /// What was copied while the request was posted, and comes back with the answer.
+    pub given: Buffers,
     /// What stays here while the peer may READ it.
     pub held: Held,
     /// What has come back from the device.

@@ -12,6 +12,7 @@ mod failure;
 mod fetch;
 mod flight;
 mod group;
+mod medium;
 mod parts;
 mod pending;
 mod progress;
@@ -39,6 +40,7 @@ use crate::control::Control;
 use crate::deadline::Deadline;
 use crate::destination::Destination;
 use crate::error::{CallError, Lost};
+use crate::frame::Frames;
 use crate::handshake::{ReplyPath, RequestPath};
 use crate::link::{Link, SMALL};
 use crate::names::Method;
@@ -114,6 +116,8 @@ pub struct Client {
     /// Whether what ends next is a call that has been waited for since it was made, as the only one, and for so short that nobody has looked at
     /// the clock.
     quick: bool,
+    /// Where requests of medium length are put together.
+    frames: Frames,
     /// Where small requests are put together, behind room for their headers.
     scratch: Box<[u8; HEADER_LEN + SMALL]>,
     /// When the messages at hand were taken from the completion queue, once somebody has asked.

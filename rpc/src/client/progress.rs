@@ -148,8 +148,8 @@ impl Client {
     fn set_draining(&mut self) {
         self.draining = true;
         if let Some(link) = &mut self.link {
-            // The short way is over: the other one looks whether requests are taken.
-            link.no_small();
+            // The short ways are over: the other one looks whether requests are taken.
+            link.no_copies();
         }
     }
 
@@ -166,7 +166,7 @@ impl Client {
         }
         let (slots, flights, freed) = (&mut self.slots, &mut self.flights, &mut self.freed);
         let fetcher = &mut self.fetcher;
-        link.sent(completion, |sent| {
+        link.sent(completion, &mut self.frames, |sent| {
             match sent {
                 Sent::Message(owner, body) => {
                     if let Some(slot) = owner {
@@ -395,8 +395,10 @@ impl Client {
         let Some(started) = self.calls.get(key).map(|call| call.started) else {
             return;
         };
-        let held = !flight.held.is_nothing() || !matches!(flight.sent, Body::Empty);
-        let segments = held.then(|| flight.held.restore(flight.sent));
+        let segments = flight.given.or_segments(|| {
+            let held = !flight.held.is_nothing() || !matches!(flight.sent, Body::Empty);
+            held.then(|| flight.held.restore(flight.sent))
+        });
         let mut destination = flight.destination;
         let inline_limit = self.recorder.inline_limit;
         let answer = flight.answer.unwrap_or(Answer::Unwanted);

@@ -3,6 +3,7 @@
 use super::small_reply::SmallReply;
 use crate::destination::{Room, too_large};
 use crate::error::Buffers;
+use crate::kept::Kept;
 use mempool::{AllocError, Buf, Pool, SgList};
 use std::fmt;
 
@@ -19,6 +20,8 @@ pub(super) enum Bytes {
     Empty,
     /// Few.
     Small(SmallReply),
+    /// In what they were copied to when they arrived.
+    Kept(Kept),
     /// In a buffer of the pool.
     Buf(Buf),
     /// In several, because there are so many.
@@ -80,6 +83,7 @@ impl Reply {
         match &self.bytes {
             Bytes::Empty => 0,
             Bytes::Small(small) => small.bytes().len(),
+            Bytes::Kept(kept) => kept.bytes().len(),
             Bytes::Buf(buf) => buf.len(),
             Bytes::Chunks(bufs) => bufs.iter().map(|buf| buf.len()).sum(),
             Bytes::Heap(bytes) => bytes.len(),
@@ -98,6 +102,7 @@ impl Reply {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],
             Bytes::Small(small) => small.bytes(),
+            Bytes::Kept(kept) => kept.bytes(),
             Bytes::Buf(buf) => buf,
             Bytes::Chunks(bufs) => bufs.first().map_or(&[], |buf| buf),
             Bytes::Heap(bytes) => bytes,
@@ -130,6 +135,7 @@ impl Reply {
             Bytes::Buf(buf) => Ok(buf),
             Bytes::Chunks(bufs) => Err(too_large(&bufs)),
             Bytes::Small(small) => pool.alloc_from_slice(small.bytes()),
+            Bytes::Kept(kept) => pool.alloc_from_slice(kept.bytes()),
             Bytes::Heap(bytes) => pool.alloc_from_slice(&bytes),
         }
     }

@@ -81,6 +81,7 @@ impl Client {
         }
         let flight = &mut self.flights[slot.index as usize];
         flight.small = true;
+        flight.parts = None;
         flight.deadline = (!deadline.is_never()).then_some(deadline);
         self.recorder.calls += 1;
         self.recorder.bytes_sent += payload.len() as u64;
@@ -108,7 +109,7 @@ impl Client {
             || header.body_len > SmallReply::MOST as u64
             || header.body_len > link.terms().max_message
         {
-            return Ok(false);
+            return self.end_medium(header, fetched);
         }
         self.slots.answer_whole(header.slot)?;
         flight.small = false;
@@ -131,9 +132,9 @@ impl Client {
         Ok(true)
     }
 
-    /// Notes how long a small call took that has just ended.
+    /// Notes how long a call took that has just ended.
     #[inline]
-    fn measure(&mut self, started: Moment) {
+    pub(super) fn measure(&mut self, started: Moment) {
         let now = match self.arrived {
             Some(now) => now,
             None => *self.arrived.insert(Moment::now()),

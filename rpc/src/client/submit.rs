@@ -30,9 +30,13 @@ impl Client {
         payload: impl Payload,
         deadline: Deadline,
     ) -> Result<usize, CallError> {
-        if let Some(bytes) = payload.as_bytes()
-            && let Some(key) = self.start_small(method, bytes, deadline)
-        {
+        let Some(bytes) = payload.as_bytes() else {
+            return self.start_list(method, payload.into_segments(), deadline);
+        };
+        if let Some(key) = self.start_small(method, bytes, deadline) {
+            return Ok(key);
+        }
+        if let Some(key) = self.start_medium(method, bytes, deadline) {
             return Ok(key);
         }
         self.start_into(method, payload, None, deadline)

@@ -6,6 +6,7 @@
 use super::poll::Polled;
 use crate::credit::{CreditError, Credits};
 use crate::error::{Lost, Violation};
+use crate::kept::Kept;
 use crate::posted::{NoMemory, Posted};
 use crate::ring::span;
 use mempool::{Buf, ExposedLease};
@@ -28,6 +29,8 @@ pub(super) enum Inbox {
     Entries {
         queue: RecvQueue<Buf>,
         at_hand: Option<Received<Buf>>,
+        /// What earlier messages arrived in, to be posted again.
+        aside: Vec<Buf>,
     },
     /// Messages are written into the ring, and looked for there; entries are for wakes.
     Polled(Box<Polled>),
@@ -47,7 +50,7 @@ impl Inbox {
     #[inline(always)]
     pub fn take(&mut self, completion: Completion, credits: &mut Credits) -> Result<bool, Lost> {
         match self {
-            Inbox::Entries { queue, at_hand } => match queue.redeem(completion) {
+            Inbox::Entries { queue, at_hand, .. } => match queue.redeem(completion) {
                 Ok(Ok(received)) => {
                     *at_hand = Some(received);
                     Ok(true)
@@ -98,16 +101,39 @@ impl Inbox {
         }
     }
 
-    /// Whether entries are without memory, so that they can be posted at any time.
+    /// The message at hand from an offset on, without another copy, if that is worth it; it is not at hand any more then.
+    pub fn keep(&mut self, from: usize) -> Option<Kept> {
+        match self {
+            Inbox::Entries { .. } | Inbox::Polled(_) => None,
+            Inbox::Ring { copy, len, .. } => {
+                let kept = Kept::take(copy, from..*len)?;
+                *len = 0;
+                Some(kept)
+            }
+        }
+    }
+
+    /// Whether messages come without completions, and so have no entries.
     #[inline]
-    pub fn is_ring(&self) -> bool {
-        matches!(self, Inbox::Ring { .. })
+    pub fn is_polled(&self) -> bool {
+        matches!(self, Inbox::Polled(_))
+    }
+
+    /// The message at hand is over; its entry is posted again later, by [`post`](Self::post).
+    #[inline(always)]
+    pub fn set_aside(&mut self) {
+        if let Inbox::Entries { at_hand, aside, .. } = self
+            && let Some(received) = at_hand.take()
+        {
+            // Allocates for the first few.
+            aside.push(received.into_inner());
+        }
     }
 
     /// Posts the entry of the message at hand again, which is over.
     pub fn repost(&mut self) -> Result<(), Lost> {
         match self {
-            Inbox::Entries { queue, at_hand } => match at_hand.take() {
+            Inbox::Entries { queue, at_hand, .. } => match at_hand.take() {
                 Some(received) => queue
                     .post(received.into_inner())
                     .map_err(|e| not_posted(&e)),
@@ -119,15 +145,22 @@ impl Inbox {
         }
     }
 
-    /// Posts so many entries of the ring.
+    /// Posts so many entries: those that were set aside.
     pub fn post(&mut self, count: u32) -> Result<(), Lost> {
-        let Inbox::Ring { queue, .. } = self else {
-            debug_assert!(count == 0, "entries with memory are posted one by one");
-            return Ok(());
+        let posted = match self {
+            Inbox::Entries { queue, aside, .. } => {
+                debug_assert_eq!(aside.len(), count as usize);
+                queue
+                    .post_many(aside.drain(..))
+                    .map_err(|e| not_posted(&e))?
+            }
+            Inbox::Ring { queue, .. } => queue
+                .post_many((0..count).map(|_| NoMemory))
+                .map_err(|e| not_posted(&e))?,
+            // None is set aside.
+            Inbox::Polled(_) => 0,
         };
-        queue
-            .post_many((0..count).map(|_| NoMemory))
-            .map_err(|e| not_posted(&e))?;
+        debug_assert_eq!(posted, count as usize);
         Ok(())
     }
 
@@ -135,9 +168,13 @@ impl Inbox {
     pub fn destroy(self, tx: SendQueue<Posted>) -> Vec<Posted> {
         // A queue pair that cannot be destroyed leaks its memory: the device may still use it.
         match self {
-            Inbox::Entries { queue, at_hand } => {
+            Inbox::Entries {
+                queue,
+                at_hand,
+                aside,
+            } => {
                 let posted = verbs::destroy(tx, queue).map(|(posted, _)| posted);
-                drop(at_hand);
+                drop((at_hand, aside));
                 posted.unwrap_or_default()
             }
             Inbox::Ring { queue, ring, .. } => {

@@ -117,7 +117,7 @@ impl Link {
     /// Whether messages have to be [looked](Self::look) for, because nobody tells.
     #[inline]
     pub fn polls(&self) -> bool {
-        matches!(self.inbox, Inbox::Polled(_))
+        self.inbox.is_polled()
     }
 
     /// Takes in the next message, if it has come, to be looked at with [`message`](Self::message).

@@ -5,6 +5,7 @@ use super::poll::{Polled, WAKES};
 use super::tell::{Teller, cell};
 use super::{Link, READS_MAX, SGE_MAX, SMALL_MESSAGE, send_depth};
 use crate::credit::Credits;
+use crate::frame::MEDIUM;
 use crate::handshake::Terms;
 use crate::posted::{NoMemory, Posted};
 use crate::ring::span;
@@ -194,8 +195,12 @@ impl Prepared {
                         .map_err(PrepareError::Receives)?;
                     queue.post(memory).map_err(|e| post_error(&e))?;
                 }
-                let at_hand = None;
-                (setup, tx, Inbox::Entries { queue, at_hand })
+                let inbox = Inbox::Entries {
+                    queue,
+                    at_hand: None,
+                    aside: Vec::new(),
+                };
+                (setup, tx, inbox)
             }
         };
         let mut credits = Credits::new(terms.window, terms.peer_window, peer_slots);
@@ -233,6 +238,13 @@ impl Prepared {
                     len.min(terms.inline_limit as usize)
                         .min(terms.max_message as usize)
                 }),
+            // Where each message needs a frame of its own, they leave as they are.
+            medium: teller.is_none().then(|| {
+                MEDIUM
+                    .min(terms.inline_limit as usize)
+                    .min(terms.max_message as usize)
+            }),
+            frames_out: (0, 0),
             boxes: Vec::new(),
             late_max: credits.late_most(terms.slots),
             tx,

@@ -97,6 +97,9 @@ impl Link {
             // There is room, and no message is longer than agreed upon.
             added.map_err(|error| nothing(post_failed(&error)))?;
             self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+            if signal {
+                self.frames_out = (0, 0);
+            }
         }
         batch.post().map_err(|error| Several {
             lost: post_failed(&error),

@@ -350,7 +350,8 @@ impl Conn {
         H: FnMut(Request<'_>, Responder),
     {
         let (slots, pulled) = (&mut self.slots, &mut self.pulled);
-        self.link.sent(completion, |sent| {
+        let mut frames = host.outbox.frames.borrow_mut();
+        self.link.sent(completion, &mut frames, |sent| {
             if let Sent::Read(read) = sent {
                 let slot = read.slot;
                 // The slice goes first: it keeps the buffer busy.
@@ -364,6 +365,8 @@ impl Conn {
             }
             Ok(())
         })?;
+        // Handlers take some.
+        drop(frames);
         if self.pulled.is_empty() {
             Ok(())
         } else {
@@ -408,16 +411,13 @@ impl Conn {
         H: FnMut(Request<'_>, Responder),
     {
         // What can leave at once need not wait in the outbox.
-        let most = match self.slots[slot.index as usize].fetch {
-            0 => self.link.small(),
+        let (small, medium) = match self.slots[slot.index as usize].fetch {
+            0 => (self.link.small(), self.link.medium()),
             // No device has to copy it.
-            _ => Some(SMALL),
+            _ => (Some(SMALL), None),
         };
-        if let Some(most) = most
-            && self.unsent.is_empty()
-            && self.link.may_post(Class::Answer)
-        {
-            host.outbox.expect_small(self.id, slot, most);
+        if self.unsent.is_empty() && self.link.may_post(Class::Answer) {
+            host.outbox.expect(self.id, slot, small, medium);
         }
         self.book.counters.calls.add(1);
         host.run(&mut Job {

@@ -505,6 +505,10 @@ where
             conn.control.goodbye(why.goodbye());
         }
         conn.destroy();
+        if self.conns.is_empty() {
+            // Without clients there is nothing to keep them for.
+            self.host.outbox.frames.borrow_mut().clear();
+        }
         self.host.book.leave(epoch);
         // Only now is there room for another; and whoever sees it counted as closed finds it.
         self.connections.fetch_sub(1, Ordering::Relaxed);

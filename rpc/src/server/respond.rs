@@ -36,7 +36,7 @@ impl Conn {
     #[inline]
     pub(super) fn answer_small<H>(&mut self, host: &mut Host<H>, id: SlotId) -> Result<(), Lost> {
         let Some((mut room, len)) = host.outbox.take_small() else {
-            return Ok(());
+            return self.answer_medium(host, id);
         };
         self.book.counters.bytes_sent.add((len - HEADER_LEN) as u64);
         let mut header = Header::new(Kind::Reply);
@@ -62,6 +62,28 @@ impl Conn {
         {
             times.record(Moment::now().ns_since(since));
         }
+    }
+
+    /// Posts the reply of medium length that the handler has just given to the request in `id`, if it has.
+    #[inline(never)]
+    fn answer_medium<H>(&mut self, host: &mut Host<H>, id: SlotId) -> Result<(), Lost> {
+        let Some(frame) = host.outbox.take_frame() else {
+            return Ok(());
+        };
+        let len = frame.len() - HEADER_LEN;
+        self.book.counters.bytes_sent.add(len as u64);
+        let mut header = Header::new(Kind::Reply);
+        header.slot = id;
+        let slot = &mut self.slots[id.index as usize];
+        slot.state = State::Idle;
+        if self.guarded {
+            self.answered(host, id);
+        }
+        if self.shelf.is_some() {
+            let slot = &self.slots[id.index as usize];
+            header.remaining_us = self.served(slot);
+        }
+        self.link.post_frame(Class::Answer, header, frame)
     }
 
     /// Leaves a small reply for the client, or pushes it if it is to be pushed after all. Header and reply have `len` bytes.

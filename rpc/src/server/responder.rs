@@ -1,6 +1,7 @@
 //! Answering requests.
 
 use super::stream::Stream;
+use crate::frame::{Frame, Frames, copy_segments};
 use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
@@ -8,7 +9,7 @@ use crate::payload::Payload;
 use crate::ring::span;
 use crate::shelf::ENTRY_HEAD;
 use crate::wire::{HEADER_LEN, SlotId};
-use mempool::Pool;
+use mempool::{Pool, SgList};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,8 +17,10 @@ use std::rc::Rc;
 
 /// Where answers of one core wait to be posted.
 pub(super) struct Outbox {
-    /// The answer to the request whose handler is running, if it is small.
+    /// The answer to the request whose handler is running, if it is small or of medium length.
     small: RefCell<Small>,
+    /// For answers of medium length.
+    pub frames: RefCell<Frames>,
     queue: RefCell<VecDeque<Response>>,
     pub pool: Pool,
     /// Copies made while taking payloads in.
@@ -30,6 +33,7 @@ impl Outbox {
     pub fn new(pool: Pool) -> Outbox {
         Outbox {
             small: RefCell::default(),
+            frames: RefCell::default(),
             queue: RefCell::new(VecDeque::with_capacity(64)),
             pool,
             copies: Cell::default(),
@@ -37,12 +41,45 @@ impl Outbox {
         }
     }
 
-    /// The next small reply to this request, of at most `room` bytes, need not wait in the queue.
+    /// The next reply to this request need not wait in the queue, if it is small: of at most `most` bytes; or if it takes a frame: of at most `medium` bytes.
     #[inline]
-    pub fn expect_small(&self, conn: ConnId, slot: SlotId, room: usize) {
+    pub fn expect(&self, conn: ConnId, slot: SlotId, most: Option<usize>, medium: Option<usize>) {
+        let limit = |most: Option<usize>| most.map_or(0, |most| most + 1);
         let mut small = self.small.borrow_mut();
         small.of = Some((conn, slot));
-        small.room = room.min(SMALL);
+        small.limit = limit(most).min(SMALL + 1);
+        small.medium = limit(medium);
+    }
+
+    /// The reply of medium length, if there is one.
+    #[inline]
+    pub fn take_frame(&self) -> Option<Box<Frame>> {
+        self.small.borrow_mut().frame.take()
+    }
+
+    /// Takes a reply in if it is the expected one and short enough; `fill` writes it.
+    fn put_frame(
+        &self,
+        conn: ConnId,
+        slot: SlotId,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let mut small = self.small.borrow_mut();
+        if small.of != Some((conn, slot)) || len >= small.medium {
+            return false;
+        }
+        let Some(mut frame) = self.frames.borrow_mut().take(&self.pool) else {
+            return false;
+        };
+        let Some(room) = frame.payload(len) else {
+            debug_assert!(false, "longer than a frame");
+            return false;
+        };
+        fill(room);
+        small.of = None;
+        small.frame = Some(frame);
+        true
     }
 
     /// The small reply, if there is one, behind room for a header, and behind that for the head of an entry of a shelf; and the length of header and reply.
@@ -59,7 +96,7 @@ impl Outbox {
     #[inline]
     fn put_small(&self, conn: ConnId, slot: SlotId, bytes: &[u8]) -> bool {
         let mut small = self.small.borrow_mut();
-        if small.of != Some((conn, slot)) || bytes.len() > small.room {
+        if small.of != Some((conn, slot)) || bytes.len() >= small.limit {
             return false;
         }
         small.of = None;
@@ -86,9 +123,14 @@ impl Outbox {
 struct Small {
     /// Whose it is to be.
     of: Option<(ConnId, SlotId)>,
-    room: usize,
+    /// It must be shorter.
+    limit: usize,
+    /// It must be shorter to go into a frame.
+    medium: usize,
     /// Once it is there.
     len: Option<usize>,
+    /// Once there is one that is not small.
+    frame: Option<Box<Frame>>,
     /// It is written where it leaves from: behind room for its header.
     message: [u8; ROOM],
 }
@@ -103,8 +145,10 @@ impl Default for Small {
     fn default() -> Self {
         Small {
             of: None,
-            room: 0,
+            limit: 0,
+            medium: 0,
             len: None,
+            frame: None,
             message: [0; ROOM],
         }
     }
@@ -181,7 +225,7 @@ impl Responder {
         (Rc::clone(&self.outbox), self.conn, self.slot)
     }
 
-    /// Answers with a payload. Pool buffers leave without a copy; large ones stay where they are
+    /// Answers with a payload. Pool buffers of more than 4 KiB together leave without a copy; large ones stay where they are
     /// until the client has READ them.
     #[inline]
     pub fn reply(mut self, payload: impl Payload) {
@@ -190,7 +234,40 @@ impl Responder {
         {
             self.answered = true;
         } else {
-            self.reply_queued(payload);
+            self.reply_longer(payload);
+        }
+    }
+
+    fn reply_longer(self, payload: impl Payload) {
+        match payload.as_bytes() {
+            Some(bytes) => self.reply_bytes(bytes),
+            None => self.reply_list(payload.into_segments()),
+        }
+    }
+
+    #[inline(never)]
+    fn reply_bytes(mut self, bytes: &[u8]) {
+        let copy = |room: &mut [u8]| room.copy_from_slice(bytes);
+        if self
+            .outbox
+            .put_frame(self.conn, self.slot, bytes.len(), copy)
+        {
+            self.answered = true;
+        } else {
+            self.reply_queued(bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn reply_list(mut self, list: SgList) {
+        let copy = |room: &mut [u8]| copy_segments(&list, room);
+        if self
+            .outbox
+            .put_frame(self.conn, self.slot, list.len(), copy)
+        {
+            self.answered = true;
+        } else {
+            self.reply_queued(list);
         }
     }
 

@@ -174,6 +174,12 @@ fn memory() {
 }
 
 #[test]
+fn memory_and_late() {
+    let setting = Setting { late: 2, ..sent(2) };
+    check("memory, late", setting, 70_000);
+}
+
+#[test]
 fn memory_and_control() {
     let setting = safe(control(sent(1), u32::MAX));
     check("memory, control", setting, 100_000);
