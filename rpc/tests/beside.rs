@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 const GIVE: Method = Method(100);
 const LONG: usize = 64 << 20;
 const SLICE: u32 = 4 << 10;
+const SLICES: u64 = LONG as u64 / SLICE as u64;
 
 /// Where a READ takes as long as its bytes do, an answer that is here must not be behind one, nor one that can be fetched in a moment.
 #[test]
@@ -38,13 +39,20 @@ fn an_answer_that_is_here_does_not_wait_for_a_slice() {
         for _ in 0..100 {
             client.call(ECHO, "x", patient()).unwrap();
         }
-        let long = client.submit(GIVE, "", patient()).unwrap();
-        while client.stats().reads == 0 {
-            assert!(!long.is_ready(&mut client));
-        }
         // In some rounds the time for the first READ of a reply may not have come when it is waited for; in all of them it must not be.
-        let mut fewest = u64::MAX;
+        let (mut fewest, mut end, mut long) = (u64::MAX, 0, None::<rpc::Pending>);
         for _ in 0..50 {
+            if client.stats().reads + SLICES / 2 > end {
+                if let Some(long) = long.take() {
+                    assert_eq!(long.wait(&mut client).unwrap().len(), LONG);
+                }
+                let before = client.stats().reads;
+                let next = client.submit(GIVE, "", patient()).unwrap();
+                while client.stats().reads == before {
+                    assert!(!next.is_ready(&mut client));
+                }
+                (end, long) = (before + SLICES, Some(next));
+            }
             let calls = server.stats().calls;
             let first = client.submit(ECHO, "first", patient()).unwrap();
             let second = client.submit(ECHO, "second", patient()).unwrap();
@@ -57,21 +65,20 @@ fn an_answer_that_is_here_does_not_wait_for_a_slice() {
             while answered.elapsed() < Duration::from_millis(1) {}
             let before = client.stats().reads;
             assert_eq!(first.wait(&mut client).unwrap().bytes(), b"first");
-            fewest = fewest.min(client.stats().reads - before);
+            let after = client.stats().reads;
+            // The long reply was on its way all the time.
+            if after < end {
+                fewest = fewest.min(after - before);
+            }
             assert_eq!(second.wait(&mut client).unwrap().bytes(), b"second");
             if fewest == 0 {
                 break;
             }
         }
-        assert!(
-            client.stats().reads < LONG as u64 / u64::from(SLICE),
-            "the long reply was on its way all the time"
-        );
         let at_once =
             memory().0.device_name() == "soft0" && client_memory().0.device_name() == "soft0";
         if at_once && std::env::var_os("VERBATIM_ASYNC").is_none() {
             assert_eq!(fewest, 0);
         }
-        assert_eq!(long.wait(&mut client).unwrap().len(), LONG);
     });
 }
