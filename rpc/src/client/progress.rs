@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::credit::Class;
 use crate::destination::Room;
 use crate::error::{Buffers, CallError, Lost, NotSentReason, Violation};
-use crate::link::Sent;
+use crate::link::{Link, Sent};
 use crate::names::Code;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
@@ -57,11 +57,10 @@ impl Client {
 
     fn try_progress(&mut self, polls: u32) -> Result<usize, Lost> {
         let mut found = self.cq.poll_into(&mut self.batch)?;
-        if found == 0
-            && let Some(link) = &self.link
-            && link.polls()
-        {
-            found = self.look_into_ring(polls)?;
+        let unanswered = self.slots.in_use();
+        if self.link.as_ref().is_some_and(Link::polls) {
+            // Also beside other work: nobody else tells of what is there.
+            found += self.look_into_ring(if found == 0 { polls } else { 1 })?;
         } else if found == 0 {
             // Nothing but looking, which finds what comes the sooner.
             let fetching = self.fetcher.as_ref().is_some_and(|f| f.is_waiting());
@@ -82,7 +81,6 @@ impl Client {
             }
         }
         self.arrived = None;
-        let unanswered = self.slots.in_use();
         let mut fetches = 0;
         while let Some(completion) = self.batch.pop() {
             self.dispatch(completion)?;
