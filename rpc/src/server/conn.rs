@@ -290,13 +290,7 @@ impl Conn {
                 Ok(())
             };
         }
-        self.handle(
-            host,
-            id,
-            (method, deadline),
-            header.inline_start(),
-            &mut None,
-        )?;
+        self.handle(host, id, (method, deadline), header.inline_start())?;
         self.link.repost(Class::Request)
     }
 
@@ -392,12 +386,13 @@ impl Conn {
                 self.refuse_expired(host, id)?;
                 continue;
             }
-            self.handle(host, id, (pull.method, pull.deadline), 0, &mut Some(room))?;
+            host.pulled = Some(room);
+            self.handle(host, id, (pull.method, pull.deadline), 0)?;
         }
         Ok(())
     }
 
-    /// Runs the handler for what is in the buffer, or else for the message at hand from `inline` on, and posts what it answers.
+    /// Runs the handler for what has been pulled, or else for the message at hand from `inline` on, and posts what it answers.
     #[inline(always)]
     fn handle<H>(
         &mut self,
@@ -405,7 +400,6 @@ impl Conn {
         slot: SlotId,
         (method, deadline): (Method, Deadline),
         inline: usize,
-        buf: &mut Option<Room>,
     ) -> Result<(), Lost>
     where
         H: FnMut(Request<'_>, Responder),
@@ -428,7 +422,6 @@ impl Conn {
             inline_limit: self.link.terms().inline_limit,
             peer: &self.peer,
             inline: self.link.message().get(inline..).unwrap_or_default(),
-            buf,
         });
         self.answer_small(host, slot)?;
         if host.outbox.is_empty() {

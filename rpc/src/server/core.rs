@@ -88,6 +88,8 @@ pub(super) struct Host<H> {
     pub delayed: bool,
     /// Copies that have not been counted yet.
     pub copies: Copies,
+    /// The body of the request that the handler is about to be run for, if it had to be READ.
+    pub pulled: Option<Room>,
 }
 
 impl<H> Host<H>
@@ -115,9 +117,8 @@ pub(super) struct Job<'a> {
     pub deadline: Deadline,
     pub inline_limit: u32,
     pub peer: &'a SocketAddr,
-    /// The bytes of the request, unless they are in `buf`.
+    /// The bytes of the request, unless the host has them as [`pulled`](Host::pulled).
     pub inline: &'a [u8],
-    pub buf: &'a mut Option<Room>,
 }
 
 /// One run of a handler. Request and responder are made where they are handed over: what has just been made costs more to move than
@@ -137,7 +138,7 @@ where
         let responder = Responder::new(&host.outbox, job.conn, job.slot, job.inline_limit);
         let request = Request {
             method: job.method,
-            bytes: match job.buf.take() {
+            bytes: match host.pulled.take() {
                 None => Bytes::Inline(job.inline),
                 Some(room) => match room.into_parts() {
                     Ok(buf) => Bytes::Buf(buf),

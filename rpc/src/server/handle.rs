@@ -285,6 +285,7 @@ where
         arrived: None,
         delayed: false,
         copies: Copies::default(),
+        pulled: None,
     };
     if report.send(Ok(())).is_ok() {
         CoreLoop::new(host, events, mailbox, connections).run();

@@ -23,10 +23,15 @@ use verbs::{Context, Device, Pd};
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-const REQUESTS: [RequestPath; 2] = [RequestPath::Send, RequestPath::WriteImm];
-const REPLIES: [ReplyPath; 4] = [
+const REQUESTS: [RequestPath; 3] = [
+    RequestPath::Send,
+    RequestPath::WriteImm,
+    RequestPath::WritePoll,
+];
+const REPLIES: [ReplyPath; 5] = [
     ReplyPath::Send,
     ReplyPath::WriteImm,
+    ReplyPath::WritePoll,
     ReplyPath::Fetch,
     ReplyPath::Hybrid,
 ];
@@ -41,6 +46,8 @@ const SIZES: [(usize, u32); 6] = [
 ];
 /// Longest payload in bytes that travels in one message, by default.
 const SMALL: usize = 4 << 10;
+/// Calls in a batch.
+const BATCH: u8 = 16;
 /// Bytes that one READ fetches.
 const SLICE: usize = 256 << 10;
 
@@ -114,53 +121,78 @@ fn check(row: &Row, inline: bool) {
     let calls = u64::from(*calls);
     // Control messages: credits now and then, and after a long reply that the server need not keep it any more.
     let few = if inline { calls / 4 + 2 } else { calls + 2 };
-    let sent = client.sends + client.writes_with_imm;
-    assert!((calls..=calls + few).contains(&sent), "requests: {row:?}");
-    let (by_send, by_write) = match request {
-        RequestPath::Send => (client.sends, client.writes_with_imm),
-        _ => (client.writes_with_imm, client.sends),
+    // Where a ring is polled, an end that has nothing to do says so, and is woken: how often is a matter of time.
+    let asleep = match (request, reply) {
+        (RequestPath::WritePoll, _) | (_, ReplyPath::WritePoll) => 4 * calls + 8,
+        _ => 0,
     };
-    assert_eq!((by_send, by_write), (sent, 0), "{row:?}");
-    let answers = server.sends + server.writes_with_imm;
-    let slices = match inline {
-        true => 0,
-        false => size.div_ceil(SLICE) as u64 * calls,
+    let by_request = match request {
+        RequestPath::Send => client.sends,
+        RequestPath::WriteImm => client.writes_with_imm,
+        _ => client.writes,
     };
-    assert_eq!(server.reads, slices, "of requests: {row:?}");
+    let sent = client.sends + client.writes_with_imm + client.writes;
+    let most = calls + few + asleep;
+    assert!((calls..=most).contains(&by_request), "requests: {row:?}");
+    assert!(sent <= by_request + asleep, "no other kinds: {row:?}");
+    let answers = server.sends + server.writes_with_imm + server.writes;
     // A client that waits for its only call READs twice as much at once.
-    let long_slices = match inline {
+    let slices = |slice: usize| match inline {
         true => 0,
-        false => size.div_ceil(2 * SLICE) as u64 * calls,
+        false => size.div_ceil(slice) as u64 * calls,
     };
+    let of_requests = slices(SLICE)..=slices(SLICE) + asleep;
+    assert!(of_requests.contains(&server.reads), "{row:?}");
+    let of_replies = slices(2 * SLICE)..=slices(2 * SLICE) + asleep;
     match reply {
         ReplyPath::Fetch => {
             // The claim of fetching: the server posts nothing for a reply.
-            assert!(answers <= few, "{row:?}");
-            assert!(client.reads >= calls + long_slices, "{row:?}");
+            assert!(answers <= few + asleep, "{row:?}");
+            assert!(client.reads >= calls + of_replies.start(), "{row:?}");
         }
-        ReplyPath::Hybrid => assert!(answers <= calls + few, "{row:?}"),
+        ReplyPath::Hybrid => assert!(answers <= most, "{row:?}"),
         _ => {
-            assert!((calls..=calls + few).contains(&answers), "{row:?}");
-            assert_eq!(client.reads, long_slices, "of replies: {row:?}");
+            assert!((calls..=most).contains(&answers), "{row:?}");
+            assert!(of_replies.contains(&client.reads), "{row:?}");
         }
     }
     for end in [client, server] {
-        assert_eq!(end.writes, 0, "{row:?}");
-        let posted = end.sends + end.writes_with_imm + end.reads;
+        let posted = end.sends + end.writes_with_imm + end.writes + end.reads;
         assert_eq!(end.doorbells, posted, "one after the other: {row:?}");
         // Those that carry the caller's memory, READs, and one now and then.
         assert!(end.sent <= posted, "{row:?}");
         assert!(end.receive_doorbells <= end.receives, "{row:?}");
+        if inline {
+            // Of what leaves from memory of the connection, every fourth at least, and all 6 KiB.
+            let frames = if *size > 64 { calls / 2 } else { 0 };
+            let most = end.reads + few + asleep + frames;
+            assert!(end.sent <= most, "not each has one: {row:?}");
+        }
     }
-    if inline {
-        assert!(
-            client.sent <= client.reads + few,
-            "not each has one: {row:?}"
-        );
-        assert!(
-            server.sent <= server.reads + few,
-            "not each has one: {row:?}"
-        );
+    let received = |end: &Counts, polled| polled || end.received >= calls;
+    assert!(received(server, *request == RequestPath::WritePoll));
+    let unheard = matches!(
+        reply,
+        ReplyPath::WritePoll | ReplyPath::Fetch | ReplyPath::Hybrid
+    );
+    assert!(received(client, unheard));
+}
+
+/// Calls that are sent together have one doorbell.
+fn batch(client: &mut Client) {
+    let before = counts(CLIENT);
+    let mut batch = client.batch();
+    for n in 0..BATCH {
+        batch.add(Method(1), [n; 64], Deadline::never()).unwrap();
+    }
+    let pending = batch.post();
+    let posted = counts(CLIENT) - before;
+    let requests = posted.sends + posted.writes_with_imm + posted.writes;
+    // Behind them a wake, where a ring is polled.
+    assert!((BATCH.into()..=u64::from(BATCH) + 1).contains(&requests));
+    assert_eq!(posted.doorbells, 1 + requests - u64::from(BATCH));
+    for (n, pending) in pending.into_iter().enumerate() {
+        assert_eq!(pending.wait(client).unwrap().bytes(), [n as u8; 64]);
     }
 }
 
@@ -193,6 +225,7 @@ fn what_a_call_asks_of_the_devices() {
                 check(&row, size <= SMALL);
                 rows.push(row);
             }
+            batch(&mut client);
             assert_eq!((client.stats().rnr, server.stats().rnr), (0, 0));
             // What is received has been sent, when all is over.
             drop(client);

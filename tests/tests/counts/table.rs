@@ -24,7 +24,8 @@ Counts for one call, client and server, by every combination of paths: request a
 `tests/tests/counts`, which fails where a count is not what it has to be. Counts are averages: control messages and signals come once in so many calls,
 and of a reply that is fetched too early the READ is repeated, which is a matter of time.
 
-* *requests*: work requests posted, by kind. `IMM` is a WRITE with immediate data. Each has a doorbell of its own here (a batch of calls has one).
+* *requests*: work requests posted, by kind. `IMM` is a WRITE with immediate data. Each has a doorbell of its own here (a batch of calls has one). With rings that are polled, some
+  are of ends that go to sleep (a WRITE and a READ) or are woken (a SEND), which depends on how busy the machine is.
 * *receives*: receive entries posted, and doorbells for them.
 * *completions*: of work requests, and of receives.
 ";
