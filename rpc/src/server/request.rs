@@ -34,7 +34,7 @@ impl Request<'_> {
     }
 
     /// All bytes of the request. Of more than [`CHUNK_MAX`](crate::CHUNK_MAX), which only come if the server has allowed them by
-    /// [`max_message`](crate::ServerBuilder::max_message), the first so many: see [`chunks`](Self::chunks).
+    /// [`max_message`](crate::Server::max_message), the first so many: see [`chunks`](Self::chunks).
     pub fn body(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Inline(bytes) => bytes,
