@@ -146,6 +146,14 @@ fn calls_of_mixed_paths_are_compared_with_messages_of_their_requests_and_bursts_
         ("send+hybrid", "send"),
         ("write_imm+send", "write_imm"),
         ("send+write_imm", "send"),
+        // Of bare messages there are none that are polled.
+        ("write_poll", "write_imm"),
+        ("write_poll+fetch", "write_imm"),
+        ("write_poll+hybrid", "write_imm"),
+        ("write_poll+send", "write_imm"),
+        ("write_poll+write_imm", "write_imm"),
+        ("write_imm+write_poll", "write_imm"),
+        ("send+write_poll", "send"),
     ];
     let serial = paths.map(|(path, verb)| {
         let name = format!("rpc/{path}/1KiB/serial");
