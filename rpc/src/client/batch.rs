@@ -10,11 +10,10 @@ use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::destination::{Destination, Room};
 use crate::error::{Buffers, CallError, NotSentReason};
-use crate::link::{Several, Together};
+use crate::link::{Link, Several, Together};
 use crate::names::Method;
 use crate::outgoing::Ready;
 use crate::payload::Payload;
-use crate::ring::span;
 use crate::wire::{Header, Kind, SlotId};
 use mempool::SgList;
 use std::fmt;
@@ -119,7 +118,8 @@ impl Batch<'_> {
         match self.client.make_item(payload, deadline) {
             Ok(ready) => {
                 let len = ready.header.len() + ready.body.len();
-                self.client.batched.bytes += span(len as u64);
+                let room = |link: &Link| link.room_of(len);
+                self.client.batched.bytes += self.client.link.as_ref().map_or(0, room);
                 self.client.batched.items.push(Item {
                     method,
                     deadline,
@@ -194,7 +194,7 @@ impl Client {
         let room = |client: &Client| {
             let Batched { items, bytes, .. } = &client.batched;
             let count = items.len() as u32;
-            let beyond = |link: &crate::link::Link| link.requests_beyond(count, *bytes);
+            let beyond = |link: &Link| link.requests_beyond(count, *bytes);
             let beyond = client.link.as_ref().map_or(0, beyond);
             beyond.min(client.slots.free().saturating_sub(count)) as usize
         };

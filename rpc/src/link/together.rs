@@ -4,6 +4,8 @@ use super::{Link, boxed, post_failed};
 use crate::credit::Class;
 use crate::error::Lost;
 use crate::posted::{Body, Message, Posted};
+use crate::ring::span;
+use crate::ring::stamp::FRAME_LEN;
 use crate::wire::{Header, SlotId};
 use mempool::Buf;
 
@@ -29,6 +31,12 @@ impl Link {
     pub fn requests_beyond(&self, count: u32, bytes: u64) -> u32 {
         let room = self.tx.free_slots().saturating_sub(count + self.kept);
         room.min(self.credits.look_beyond(count, bytes))
+    }
+
+    /// What a message of so many bytes takes of the peer's ring, with its frame if it has one.
+    pub fn room_of(&self, len: usize) -> u64 {
+        let frame = if self.teller.is_some() { FRAME_LEN } else { 0 };
+        span((frame + len) as u64)
     }
 
     /// Posts requests with one call of the device, each of which [`requests_beyond`](Self::requests_beyond) said there is
