@@ -172,8 +172,9 @@ impl Sleeper {
     /// The count cannot be.
     pub fn told(&mut self, count: u64, taken: u64, window: u32) -> Result<(), Impossible> {
         self.out = false;
-        // What has been taken since may be among them or not.
-        if count.wrapping_sub(self.at_ask) > u64::from(window) {
+        // What has been taken since may be among them or not; if it is, its room may be in use again.
+        let most = taken.wrapping_sub(self.at_ask) + u64::from(window);
+        if count.wrapping_sub(self.at_ask) > most {
             return Err(Impossible);
         }
         if self.state != State::Asking {
@@ -218,3 +219,25 @@ impl Sleeper {
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer's count is read late: the READ is behind others. Meanwhile messages have been taken, their room has gone back (by answers that are
+    /// fetched, or that pass the READ at the peer), and as many more have been posted.
+    #[test]
+    fn what_was_taken_while_the_read_was_out_gives_room_for_more() {
+        let mut sleeper = Sleeper::default();
+        assert_eq!(sleeper.tire(0), Rest::Announce(1));
+        assert!(sleeper.announced());
+        assert_eq!(sleeper.tire(0), Rest::Ask);
+        for _ in 0..10 {
+            sleeper.heard();
+        }
+        // 64 are on their way beside the 10.
+        let mut more = sleeper;
+        assert_eq!(more.told(75, 10, 64), Err(Impossible));
+        assert_eq!(sleeper.told(74, 10, 64), Ok(()));
+    }
+}
