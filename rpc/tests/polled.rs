@@ -251,3 +251,71 @@ fn many_idle_connections_cost_nothing() {
         }
     });
 }
+
+/// What a handler has answered for another connection leaves, whatever the next message of its own connection is.
+#[test]
+fn an_answer_for_another_is_delivered_although_what_follows_ends_the_connection() {
+    bounded(|| {
+        const PARK: rpc::Method = rpc::Method(100);
+        const FREE: rpc::Method = rpc::Method(101);
+        let server = server().cores(1).serve(|_| {
+            let mut parked = None;
+            move |request: rpc::Request<'_>, responder: rpc::Responder| match request.method() {
+                PARK => parked = Some(responder),
+                _ => {
+                    if let Some(parked) = parked.take() {
+                        parked.reply("freed");
+                    }
+                    responder.reply("done");
+                }
+            }
+        });
+        let server = server.unwrap();
+        let mut other = builder().connect(server.local_addr()).unwrap();
+        let mut raw = polled_raw(&server);
+        let deadline = rpc::Deadline::after(Duration::from_secs(5));
+        let pending = other.submit(PARK, "x", deadline).unwrap();
+        while server.stats().calls == 0 {
+            thread::yield_now();
+        }
+        let message = Message {
+            method: FREE.0,
+            ..Message::request(&raw)
+        };
+        let message = message.bytes();
+        // What comes second is there before the first.
+        let second = (16 + message.len() as u64).next_multiple_of(64);
+        let stamp = 5000u64 | 2 << 32;
+        raw.write(Some(stamp.to_le_bytes().to_vec()), second, false);
+        let _ = raw.send(message);
+        assert_eq!(raw.goodbye(), VIOLATION);
+        assert_eq!(pending.wait(&mut other).unwrap().bytes(), b"freed");
+    });
+}
+
+/// As many requests as a batch says there is room for, of a length that a frame brings over a granule.
+#[test]
+fn a_batch_counts_the_frames_of_its_requests() {
+    over(&[POLLED], hang(), || {
+        for (window, size, len) in [(64, 1, 472), (2048, 64 << 10, 24)] {
+            let server = serve(server().window(window).ring_size(size));
+            let mut client = builder()
+                .window(window)
+                .connect(server.local_addr())
+                .unwrap();
+            for round in 0..5 {
+                let bytes = pattern(len, round);
+                let mut batch = client.batch();
+                let mut count = 0;
+                while batch.room() > 0 {
+                    batch.add(ECHO, &bytes[..], patient()).unwrap();
+                    count += 1;
+                }
+                assert!(count > 10, "{count}");
+                for call in batch.post() {
+                    assert!(call.wait(&mut client).unwrap().bytes() == bytes);
+                }
+            }
+        }
+    });
+}

@@ -338,6 +338,8 @@ where
                 }
                 Err(lost) => {
                     done += 1;
+                    // Handlers may have run before it came to that, and have answered others.
+                    looked += 1;
                     self.close(key, &lost);
                 }
             }
@@ -455,7 +457,8 @@ where
         conn.awake = polls;
         conn.listed = polls;
         entry.insert(conn);
-        if polls {
+        // It may be there still, of one that had this key before: not twice, or it would stay so.
+        if polls && !self.active.contains(&key) {
             self.active.push(key);
         }
         if let Err(error) = watched {
