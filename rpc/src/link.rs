@@ -399,6 +399,10 @@ impl Link {
                 if error.status == WcStatus::RNR_RETRY_EXC_ERR {
                     self.rnr += 1;
                 }
+                // Not asked for by anybody: it tells no more than that the peer is no longer there.
+                if matches!(posted, Posted::Flag(_) | Posted::Count(_)) {
+                    return Err(Lost::Gone(None));
+                }
                 // Whoever gave it may get it back.
                 if let Posted::Message(message) = posted {
                     each(Sent::Message(message.owner, message.body))?;
