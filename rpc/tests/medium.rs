@@ -170,6 +170,7 @@ fn errors_give_segments_back() {
             }
         }
         server.shutdown();
+        server.join();
         let list = segments(&bytes, 2);
         let sent = places(&list);
         match client.call(ECHO, list, patient()) {
