@@ -87,7 +87,7 @@ rm -rf "$logs"
 mkdir -p "$logs"
 echo 'starting the guest'
 status=0
-tests/kernel/in-guest.sh --timeout 1500 --share "$logs" --env TEST_LIMIT --env VERBATIM_CONFORMANCE_TABLE --env VERBATIM_COUNTS_TABLE \
+tests/kernel/in-guest.sh --timeout 2200 --share "$logs" --env TEST_LIMIT --env VERBATIM_CONFORMANCE_TABLE --env VERBATIM_COUNTS_TABLE \
     -- "$PWD/tests/kernel/guest/run-tests" "$logs" "${lines[@]}" || status=$?
 if ((status)); then
     echo "failed with status $status; all output is in $logs"
