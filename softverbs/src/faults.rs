@@ -126,9 +126,8 @@ pub enum Fault {
     },
     /// The device has no immediate data, and says so as devices without it do: by the transport iWARP.
     NoImmediate,
-    /// Two WRITEs that are posted with one call are executed the other way round, as by a device that does not keep their order. With
-    /// [`Delay`](Self::Delay) there is time between them in which that can be seen. Their completions are reversed as well, which no library expects: for
-    /// pairs that are both signalled, or memory that stays where it is.
+    /// Two WRITEs that are posted with one call, the first without a completion, are executed the other way round, as by a device that does not keep their
+    /// order. They complete as they were posted, when both are done. With [`Delay`](Self::Delay) there is time between them in which that can be seen.
     Reversed,
 }
 

@@ -80,12 +80,13 @@ unsafe fn post_chain(
         if !unsafe { post_quickly(qp, sq, request) } {
             if faults::reversed()
                 // SAFETY: as above.
-                && let Some(second) = unsafe { second_write(request) }
+                && let Some((ahead, last)) = unsafe { exchanged(qp, sq, request) }
             {
+                // What could be refused was looked at, under the lock.
+                // SAFETY: as above: requests of the chain, under each other's names.
+                let posted = unsafe { post_one(qp, sq, &ahead) };
                 // SAFETY: as above.
-                let posted = unsafe { post_one(qp, sq, second) };
-                // SAFETY: as above.
-                let posted = posted.and_then(|()| unsafe { post_one(qp, sq, request) });
+                let posted = posted.and_then(|()| unsafe { post_one(qp, sq, &last) });
                 return posted.map_err(|errno| (errno, wr));
             }
             let injected = if may_fail {
@@ -105,17 +106,43 @@ unsafe fn post_chain(
     Ok(())
 }
 
-/// The other of two WRITEs that are the rest of a chain.
+/// Two WRITEs that are the rest of a chain, the other way round, if they can be posted so.
+///
+/// Each has the other's name, so that they complete in the order in which they were posted, and nothing is said to be done before both are: who posted
+/// them frees their memory then. So it is left alone where the first would have a completion.
 ///
 /// # Safety
 ///
 /// As [`post_send`], for `first`.
 #[cold]
-unsafe fn second_write(first: &ibv_send_wr) -> Option<&ibv_send_wr> {
+unsafe fn exchanged(
+    qp: &QpCore,
+    sq: &SendQueue,
+    first: &ibv_send_wr,
+) -> Option<(ibv_send_wr, ibv_send_wr)> {
     // SAFETY: a request of the chain, or null.
     let second = unsafe { first.next.as_ref() }?;
-    let write = |wr: &ibv_send_wr| Op::from_verbs(wr.opcode) == Some(Op::Write);
-    (write(first) && write(second) && second.next.is_null()).then_some(second)
+    let write = |wr: &ibv_send_wr| {
+        // SAFETY: by contract, a request of the chain.
+        let checked = unsafe { check(qp, sq, qp.state(), wr) };
+        matches!(checked, Ok((Op::Write, ..)))
+    };
+    let room = sq.head + 2 - qp.sent.load(Ordering::Acquire) <= sq.depth as u64;
+    if !room
+        || qp.sig_all
+        || first.send_flags & SIGNALED != 0
+        || !second.next.is_null()
+        || !(write(first) && write(second))
+    {
+        return None;
+    }
+    let named = |wr: &ibv_send_wr, name: &ibv_send_wr| ibv_send_wr {
+        wr_id: name.wr_id,
+        next: core::ptr::null_mut(),
+        send_flags: wr.send_flags & !SIGNALED | name.send_flags & SIGNALED,
+        ..*wr
+    };
+    Some((named(second, first), named(first, second)))
 }
 
 /// The short way of a request, if it can take it.
