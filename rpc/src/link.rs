@@ -55,6 +55,9 @@ const FRAMES_OUT: u32 = 4;
 /// The same for their bytes.
 const FRAME_BYTES_OUT: usize = 6 << 10;
 
+/// What failed, of work that an idle end has posted by itself: it tells no more than that the peer is no longer there.
+pub(crate) const TO_SLEEP: &str = "what this end tells and asks before it sleeps";
+
 /// Boxes that are kept for messages to come.
 const BOXES_MAX: usize = 64;
 
@@ -389,8 +392,12 @@ impl Link {
             };
             let what = match posted {
                 Posted::Message(_) | Posted::Copied | Posted::Frame(_) => "a message",
-                Posted::Flag(_) => "saying that this end sleeps",
-                Posted::Read(_) | Posted::Fetch(_) | Posted::Count(_) => {
+                Posted::Flag(_) => TO_SLEEP,
+                Posted::Count(_) => {
+                    self.reads -= 1;
+                    TO_SLEEP
+                }
+                Posted::Read(_) | Posted::Fetch(_) => {
                     self.reads -= 1;
                     "a READ"
                 }
@@ -398,10 +405,6 @@ impl Link {
             if let Err(error) = result {
                 if error.status == WcStatus::RNR_RETRY_EXC_ERR {
                     self.rnr += 1;
-                }
-                // Not asked for by anybody: it tells no more than that the peer is no longer there.
-                if matches!(posted, Posted::Flag(_) | Posted::Count(_)) {
-                    return Err(Lost::Gone(None));
                 }
                 // Whoever gave it may get it back.
                 if let Posted::Message(message) = posted {

@@ -15,7 +15,7 @@ use crate::credit::CONTROL_RESERVE;
 use crate::epoll::Epoll;
 use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
-use crate::link::{Link, PrepareError, Prepared, send_depth};
+use crate::link::{Link, PrepareError, Prepared, TO_SLEEP, send_depth};
 use crate::shelf::{Shelf, ShelfError};
 use crate::trace::event;
 use crate::wait::{DOZE, Next, POLLS, Waiter};
@@ -494,6 +494,7 @@ where
         counters.rnr.add(conn.link.rnr());
         let broken = match why {
             Lost::Gone(_) | Lost::ClosedHere | Lost::Drained => false,
+            Lost::Work { what: TO_SLEEP, .. } => false,
             Lost::Goodbye(goodbye) => *goodbye != Goodbye::Closing,
             _ => true,
         };
