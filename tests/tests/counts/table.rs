@@ -38,7 +38,8 @@ pub fn tell(device: &str, rows: &[Row]) {
     };
     let part = part(kind, rows);
     println!("{part}");
-    let Ok(path) = std::env::var(WRITE) else {
+    // What starts the guest hands on what is not set as an empty one.
+    let Some(path) = std::env::var(WRITE).ok().filter(|path| !path.is_empty()) else {
         return;
     };
     let before = std::fs::read_to_string(&path).unwrap_or_default();
