@@ -216,5 +216,16 @@ fn pending_calls_belong_to_their_group() {
         let second = a.submit(CORE, (), patient()).unwrap();
         drop(Client::connect(server.local_addr()));
         assert!(second.wait(&mut a).is_ok());
+        let mut call = a.submit(CORE, (), patient()).unwrap();
+        let outcome = loop {
+            match call.try_take(&mut a) {
+                Ok(outcome) => break outcome,
+                Err(same) => call = same,
+            }
+        };
+        outcome.unwrap();
+        let call = a.submit(CORE, (), patient()).unwrap();
+        while !call.is_ready(&mut a) {}
+        assert!(matches!(call.cancel(&mut a), Some(Ok(_))));
     });
 }

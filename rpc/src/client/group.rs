@@ -386,12 +386,35 @@ impl GroupPending {
         }
     }
 
-    /// Whether waiting would give an outcome at once. Takes in what has arrived for its connection.
+    /// Whether waiting would give an outcome at once, as [`Pending::is_ready`]. Takes in what has arrived for its connection.
     pub fn is_ready(&self, group: &mut ClientGroup) -> bool {
         match group.members.get_mut(self.member) {
             Some(client) => self.pending.is_ready(client),
             None => true,
         }
+    }
+
+    /// The outcome, if it is there, as [`Pending::try_take`].
+    ///
+    /// # Errors
+    /// The call itself, of which there is no outcome yet.
+    pub fn try_take(
+        self,
+        group: &mut ClientGroup,
+    ) -> Result<Result<Reply, CallError>, GroupPending> {
+        let GroupPending { member, pending } = self;
+        match group.members.get_mut(member) {
+            Some(client) => pending
+                .try_take(client)
+                .map_err(|pending| GroupPending { member, pending }),
+            None => Ok(Err(CallError::WrongClient)),
+        }
+    }
+
+    /// Gives the call up, as [`Pending::cancel`].
+    pub fn cancel(self, group: &mut ClientGroup) -> Option<Result<Reply, CallError>> {
+        let client = group.members.get_mut(self.member)?;
+        self.pending.cancel(client)
     }
 }
 

@@ -228,9 +228,10 @@ impl Client {
     /// Takes in what has arrived, without waiting; true if there was anything.
     ///
     /// A program that keeps [`Pending`] calls for long while it does something else can call this
-    /// now and then, so that large replies come in meanwhile.
+    /// now and then, so that large replies come in meanwhile. Where nothing has arrived it looks at the clock, and every few milliseconds (a
+    /// system call) whether the server is still there.
     pub fn poll(&mut self) -> bool {
-        self.progress() > 0
+        self.poll_all()
     }
 
     /// Why the connection has ended, if it has.

@@ -54,13 +54,62 @@ impl Pending {
         }
     }
 
-    /// Whether waiting would give an outcome at once. Takes in what has arrived.
+    /// Whether waiting would give an outcome at once: it is there, or the deadline has passed. Takes in what has arrived, and looks at the clock.
     pub fn is_ready(&self, client: &mut Client) -> bool {
-        client.progress();
-        match self.key {
-            Some(key) if Rc::ptr_eq(&self.dropped, &client.dropped) => client.has_outcome(key),
-            _ => true,
+        match self.key_at(client) {
+            Some(key) => client.poll_for(key),
+            None => true,
         }
+    }
+
+    /// The outcome, if it is there, or the deadline has passed; else the call comes back. Takes in what has arrived, and looks at the clock.
+    ///
+    /// ```
+    /// # use rpc::{Client, Deadline, Method, Server};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = Server::bind("127.0.0.1:0")?
+    /// #     .serve(|_| |_: rpc::Request<'_>, out: rpc::Responder| out.reply("done"))?;
+    /// # let mut client = Client::connect(server.local_addr())?;
+    /// let mut call = client.submit(Method(1), "long", Deadline::after_ms(10_000))?;
+    /// let reply = loop {
+    ///     match call.try_take(&mut client) {
+    ///         Ok(outcome) => break outcome?,
+    ///         Err(same) => call = same,
+    ///     }
+    ///     // Something else to do.
+    ///     std::thread::yield_now();
+    /// };
+    /// assert_eq!(reply.bytes(), b"done");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The call itself, of which there is no outcome yet. The outcome's errors are those of [`wait`](Self::wait).
+    pub fn try_take(self, client: &mut Client) -> Result<Result<Reply, CallError>, Pending> {
+        match self.is_ready(client) {
+            true => Ok(self.wait(client)),
+            false => Err(self),
+        }
+    }
+
+    /// Gives the call up. If its outcome is there already, this is it; else the request goes on, and its reply is thrown away when it comes: what was sent is
+    /// not called back, and may be executed. Buffers in it are freed when the server and the device are done with them, and so is the slot.
+    ///
+    /// The same as dropping it, except that dropping is noticed when the client is used next.
+    pub fn cancel(self, client: &mut Client) -> Option<Result<Reply, CallError>> {
+        client.progress();
+        if self.key_at(client).is_some_and(|key| client.has_outcome(key)) {
+            return Some(self.wait(client));
+        }
+        drop(self);
+        client.forget_dropped();
+        None
+    }
+
+    /// The call's key, if it is this client's.
+    fn key_at(&self, client: &Client) -> Option<usize> {
+        self.key
+            .filter(|_| Rc::ptr_eq(&self.dropped, &client.dropped))
     }
 }
 

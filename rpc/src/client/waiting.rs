@@ -90,6 +90,27 @@ impl Client {
         }
     }
 
+    /// For those who do not wait: takes in what has arrived, and looks at the clock. Whether the call has an outcome, or its time is over.
+    pub(super) fn poll_for(&mut self, key: usize) -> bool {
+        self.progress();
+        if self.has_outcome(key) {
+            return true;
+        }
+        let deadline = self.calls.get(key).map(|call| call.deadline);
+        let over = self.look(deadline.unwrap_or(Deadline::never()), Moment::now());
+        // The look may have ended the connection.
+        over || self.has_outcome(key)
+    }
+
+    /// The same without a call of its own: whether anything has arrived.
+    pub(super) fn poll_all(&mut self) -> bool {
+        let some = self.progress() > 0;
+        if !some {
+            self.look(Deadline::never(), Moment::now());
+        }
+        some
+    }
+
     /// Looks at the clock and the control connection; true if the deadline has passed.
     fn look(&mut self, deadline: Deadline, now: Moment) -> bool {
         self.quick = false;
