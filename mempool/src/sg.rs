@@ -193,6 +193,13 @@ impl From<Segment> for SgList {
     }
 }
 
+/// An empty list.
+impl From<()> for SgList {
+    fn from((): ()) -> SgList {
+        SgList::new()
+    }
+}
+
 impl From<Buf> for SgList {
     #[inline]
     fn from(buf: Buf) -> SgList {

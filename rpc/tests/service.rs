@@ -9,7 +9,7 @@ use rpc::service::{
     Answer, DecodeError, Dispatcher, Failure, LISTING, Method, Methods, Plain, Postcard, Reply,
     Service, ServiceClient, ServiceError, UnsentReason,
 };
-use rpc::{CallError, Client, Code, ServerHandle};
+use rpc::{CallError, Client, Code, PartError, ServerHandle};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -50,6 +50,9 @@ method!(Make, 3, 1, Plain<Range>, Postcard<String>);
 method!(Fails, 4, 1, Postcard<u16>, Postcard<()>);
 method!(Later, 5, 1, Postcard<u32>, Postcard<u32>);
 method!(Bombs, 6, 1, Postcard<()>, Postcard<()>);
+// As many parts as the header says, of as many bytes as the rest has; by an iterator, and by hand.
+method!(Streams, 7, 1, Postcard<u32>, Postcard<String>);
+method!(Hands, 8, 1, Postcard<u32>, Plain<Range>);
 // What only a client has.
 method!(ReverseNew, 1, 2, Postcard<Vec<Shape>>, Postcard<Vec<Shape>>);
 method!(ReverseOther, 1, 1, Plain<Range>, Postcard<Vec<Shape>>);
@@ -90,6 +93,59 @@ impl Service for Everything {
                     reply.send(Answer::new(number + 1));
                 }
             }
+        });
+        methods.add_deferred::<Streams>(|this, call, reply| {
+            let (count, len, pool) = (*call.header(), call.rest().len(), this.pool.clone());
+            reply.stream((0..=count).map(move |n| match n == count {
+                true if count == 13 => Err(Failure::new(Code(13), "thirteen are too many")),
+                true => Ok(Answer::new("the end".to_owned())),
+                false => {
+                    let mut data = pool.alloc(len)?;
+                    data.copy_from_slice(&pattern(len, n as u8));
+                    Ok(Answer::with(format!("part {n}"), data))
+                }
+            }));
+        });
+        methods.add_deferred::<Hands>(|this, call, reply| {
+            let mut parts = reply.in_parts();
+            let part = |n: u32| {
+                let header = Range {
+                    seed: (n as u16).into(),
+                    len: 0.into(),
+                };
+                Answer::with(
+                    header,
+                    this.pool.alloc_from_slice(&n.to_le_bytes()).unwrap(),
+                )
+            };
+            for n in 0..*call.header() {
+                assert!(parts.part(part(n)).is_ok());
+            }
+            // What is not taken comes back as it was: a rest that leaves no segment for the header, and more parts than may wait.
+            let mut many = SgList::new();
+            for _ in 0..SgList::MAX {
+                let byte = this.pool.alloc_zeroed(1).unwrap();
+                assert!(many.push(byte).is_ok());
+            }
+            let (header, _) = part(0).into_parts();
+            match parts.part(Answer::with(header, many)) {
+                Err(PartError::Encode(answer, _)) => {
+                    assert_eq!(answer.into_parts().1.len(), SgList::MAX)
+                }
+                other => panic!("{other:?}"),
+            }
+            let full = loop {
+                match parts.part(part(77)) {
+                    Ok(()) => {}
+                    Err(PartError::Full(answer)) => break answer.into_parts(),
+                    Err(error) => panic!("{error:?}"),
+                }
+            };
+            assert_eq!(
+                (full.0.seed.get(), full.1.copy_to_vec()),
+                (77, vec![77, 0, 0, 0])
+            );
+            parts.finish();
         });
         methods.add::<Bombs>(|_, _| panic!("a handler's panic, on purpose"));
     }
@@ -269,6 +325,136 @@ fn answers_can_come_later() {
         let mut client = typed(&server);
         let mine = client.call::<Later>(&20, patient()).unwrap();
         assert_eq!((*mine.header(), others.join().unwrap()), (21, 11));
+    });
+}
+
+#[test]
+fn typed_calls_are_pipelined() {
+    over_all_paths(|| {
+        let server = everything();
+        let mut client = typed(&server);
+        let pool = client.client().pool().clone();
+        let header = |len: usize| Range {
+            seed: 4.into(),
+            len: (len as u64).into(),
+        };
+        let lens = [0, 1, 300, 5000, 100_000];
+        let mirrors: Vec<_> = lens
+            .map(|len| {
+                let rest = match len {
+                    0 => SgList::new(),
+                    _ => pool.alloc_from_slice(&pattern(len, 9)).unwrap().into(),
+                };
+                let call = client.submit::<Mirror>(&header(len), rest, patient());
+                (len, call.unwrap())
+            })
+            .into();
+        let buf = pool.alloc(200_000).unwrap();
+        let start = buf.as_ptr().addr();
+        let into = client.submit_into::<Make>(&header(150_000), (), buf, patient());
+        let data = into.unwrap().wait(&mut client).unwrap();
+        assert_eq!(*data.header(), "150000 bytes");
+        let data = data.into_rest(&pool).unwrap();
+        assert!(
+            (start..start + 100).contains(&data.as_ptr().addr()) && *data == *pattern(150_000, 4)
+        );
+        for (len, mut call) in mirrors.into_iter().rev() {
+            let mut reply = loop {
+                match call.try_take(&mut client) {
+                    Ok(outcome) => break outcome.unwrap(),
+                    Err(same) => call = same,
+                }
+            };
+            assert_eq!(reply.rest(), pattern(len, 9));
+            // Without the header.
+            assert_eq!(reply.take_segments().copy_to_vec(), pattern(len, 9));
+        }
+        // Errors bring the segments back without it, too; what is there is not given up.
+        let body = pool.alloc_from_slice(&[7; 5000]).unwrap();
+        let fails = client.submit::<Fails>(&444, body, patient()).unwrap();
+        while !fails.is_ready(&mut client) {}
+        match fails.cancel(&mut client) {
+            Some(Err(ServiceError::Call(CallError::Remote {
+                code, mut buffers, ..
+            }))) => {
+                assert_eq!(
+                    (code, buffers.take_segments().copy_to_vec()),
+                    (Code(444), vec![7; 5000])
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        // The first of two is answered after the second only.
+        let first = client.submit::<Later>(&1, (), patient()).unwrap();
+        assert!(first.cancel(&mut client).is_none());
+        let second = client.submit::<Later>(&2, (), patient()).unwrap();
+        assert_eq!(*second.wait(&mut client).unwrap().header(), 3);
+        let unsent = client.submit::<Missing>(&(), (), patient());
+        assert!(matches!(unsent, Err(ServiceError::NotSent(_))));
+    });
+}
+
+#[test]
+fn parts_are_typed() {
+    over_all_paths(|| {
+        let server = everything();
+        let mut client = typed(&server);
+        let pool = client.client().pool().clone();
+        for len in [1, 3000, 200_000] {
+            let rest = pool.alloc_zeroed(len).unwrap();
+            let parts = client.call_parts::<Streams>(&5, rest, patient()).unwrap();
+            let parts: Vec<_> = parts.map(Result::unwrap).collect();
+            for (n, part) in parts.iter().enumerate().take(5) {
+                assert_eq!(*part.header(), format!("part {n}"));
+                assert!(part.rest() == pattern(len, n as u8));
+            }
+            assert_eq!(parts.len(), 6);
+            assert_eq!(
+                (parts[5].header().as_str(), parts[5].rest()),
+                ("the end", &[][..])
+            );
+        }
+        // What was sent comes back with the first part; an error ends the reply.
+        let rest = pool.alloc_from_slice(&[1; 600]).unwrap();
+        let mut parts = client
+            .submit_parts::<Streams>(&13, rest, patient())
+            .unwrap();
+        for n in 0..13 {
+            let mut part = parts.next(&mut client).unwrap().unwrap();
+            let back = part.take_segments().copy_to_vec();
+            assert_eq!(back, vec![1; if n == 0 { 600 } else { 0 }]);
+        }
+        assert_eq!(remote(parts.next(&mut client).unwrap_err()).0, Code(13));
+        assert!(parts.is_finished() && parts.next(&mut client).unwrap().is_none());
+        // By hand: one is on its way, some wait, more are not taken. Without a rest, the request is plain bytes.
+        let parts = client.call_parts::<Hands>(&2, (), patient()).unwrap();
+        let seeds: Vec<_> = parts
+            .map(|part| part.unwrap())
+            .map(|part| (part.header().seed.get(), part.rest().to_vec()))
+            .collect();
+        let expected = [0u32, 1, 77, 77, 77].map(|n| (n as u16, n.to_le_bytes().to_vec()));
+        assert_eq!(seeds, expected);
+        // Asked for as a whole it is an error, and a whole reply is one part.
+        let whole = client.call::<Streams>(&1, patient()).unwrap_err();
+        assert!(matches!(
+            whole,
+            ServiceError::Call(CallError::InParts { .. })
+        ));
+        let one = client
+            .call_parts::<Count>(&shapes(), (), patient())
+            .unwrap();
+        let one: Vec<_> = one.map(|part| part.unwrap().into_header()).collect();
+        assert_eq!(one, [3]);
+        // Nobody wants the rest: the connection goes on.
+        drop(
+            client
+                .submit_parts::<Streams>(&1000, (), patient())
+                .unwrap(),
+        );
+        assert_eq!(
+            *client.call::<Count>(&vec![], patient()).unwrap().header(),
+            0
+        );
     });
 }
 

@@ -98,7 +98,10 @@ impl Pending {
     /// The same as dropping it, except that dropping is noticed when the client is used next.
     pub fn cancel(self, client: &mut Client) -> Option<Result<Reply, CallError>> {
         client.progress();
-        if self.key_at(client).is_some_and(|key| client.has_outcome(key)) {
+        if self
+            .key_at(client)
+            .is_some_and(|key| client.has_outcome(key))
+        {
             return Some(self.wait(client));
         }
         drop(self);

@@ -44,6 +44,10 @@ pub enum PartError<P> {
     /// The pool has no memory to copy the part.
     #[error("no memory for the part: {1}")]
     Memory(P, AllocError),
+    /// The part of a typed service has no encoding.
+    #[cfg(any(feature = "serde", feature = "zerocopy"))]
+    #[error("{1}")]
+    Encode(P, crate::service::EncodeError),
     /// The client does not want the rest, or is gone.
     #[error("the client does not want the rest")]
     Gone,

@@ -4,6 +4,8 @@ use super::error::{ServiceError, Unsent, UnsentReason};
 use super::frame;
 use super::listing::Listing;
 use super::method::{LISTING, Method};
+use super::parts::{Parts, PartsIter};
+use super::pending::{Pending, typed};
 use super::received::{Received, without_first};
 use crate::client::Client;
 use crate::deadline::Deadline;
@@ -87,9 +89,7 @@ impl ServiceClient {
     ) -> Result<Received<M::Reply>, ServiceError> {
         let payload = self.payload::<M>(header, rest.into(), None)?.0;
         let method = names::Method(M::NUMBER);
-        let called = self.client.call(method, payload, deadline);
-        let reply = called.map_err(without_header)?;
-        Received::new(reply, None, M::VERSION, true).map_err(bad_reply::<M>)
+        typed::<M>(self.client.call(method, payload, deadline), true)
     }
 
     /// Like [`call_with`](Self::call_with), but the reply goes into `destination`, its prefix of 8 bytes and its header in front of the rest;
@@ -111,6 +111,86 @@ impl ServiceClient {
             .call_into(method, payload, destination, deadline);
         let (reply, buf) = called.map_err(without_header)?;
         Received::new(reply, Some(buf), M::VERSION, true).map_err(bad_reply::<M>)
+    }
+
+    /// Sends a header and segments behind it, to wait for the reply later.
+    ///
+    /// # Errors
+    /// [`ServiceError::Call`] with [`CallError::NotSent`], and [`ServiceError::NotSent`].
+    pub fn submit<M: Method>(
+        &mut self,
+        header: &<M::Request as super::Encoding>::Value,
+        rest: impl Into<SgList>,
+        deadline: Deadline,
+    ) -> Result<Pending<M>, ServiceError> {
+        let (number, rest) = (names::Method(M::NUMBER), rest.into());
+        if rest.segment_count() == 0 {
+            self.encode::<M>(header)
+                .map_err(|reason| unsent::<M>(reason, rest, None))?;
+            let call = self.client.submit(number, &self.scratch, deadline)?;
+            return Ok(Pending::new(call, false));
+        }
+        let payload = self.payload::<M>(header, rest, None)?.0;
+        let call = self.client.submit(number, payload, deadline);
+        Ok(Pending::new(call.map_err(without_header)?, true))
+    }
+
+    /// Like [`submit`](Self::submit), with a destination as for [`call_into`](Self::call_into).
+    ///
+    /// # Errors
+    /// [`ServiceError::Call`] with [`CallError::NotSent`], and [`ServiceError::NotSent`].
+    pub fn submit_into<M: Method>(
+        &mut self,
+        header: &<M::Request as super::Encoding>::Value,
+        rest: impl Into<SgList>,
+        destination: Buf,
+        deadline: Deadline,
+    ) -> Result<Pending<M>, ServiceError> {
+        let (payload, destination) = self.payload::<M>(header, rest.into(), Some(destination))?;
+        let (method, destination) = (names::Method(M::NUMBER), destination.unwrap_or_default());
+        let call = self
+            .client
+            .submit_into(method, payload, destination, deadline);
+        Ok(Pending::new(call.map_err(without_header)?, true))
+    }
+
+    /// Sends a request whose reply comes in parts, to take them later, one by one, with [`Parts::next`].
+    ///
+    /// # Errors
+    /// [`ServiceError::Call`] with [`CallError::NotSent`], and [`ServiceError::NotSent`].
+    pub fn submit_parts<M: Method>(
+        &mut self,
+        header: &<M::Request as super::Encoding>::Value,
+        rest: impl Into<SgList>,
+        deadline: Deadline,
+    ) -> Result<Parts<M>, ServiceError> {
+        let (number, rest) = (names::Method(M::NUMBER), rest.into());
+        if rest.segment_count() == 0 {
+            self.encode::<M>(header)
+                .map_err(|reason| unsent::<M>(reason, rest, None))?;
+            let parts = self.client.submit_parts(number, &self.scratch, deadline)?;
+            return Ok(Parts::new(parts, false));
+        }
+        let payload = self.payload::<M>(header, rest, None)?.0;
+        let parts = self.client.submit_parts(number, payload, deadline);
+        Ok(Parts::new(parts.map_err(without_header)?, true))
+    }
+
+    /// Sends a request whose reply comes in parts, and iterates over them.
+    ///
+    /// # Errors
+    /// [`ServiceError::Call`] with [`CallError::NotSent`], and [`ServiceError::NotSent`]; other errors come from the iterator.
+    pub fn call_parts<M: Method>(
+        &mut self,
+        header: &<M::Request as super::Encoding>::Value,
+        rest: impl Into<SgList>,
+        deadline: Deadline,
+    ) -> Result<PartsIter<'_, M>, ServiceError> {
+        let parts = self.submit_parts::<M>(header, rest, deadline)?;
+        Ok(PartsIter {
+            client: self,
+            parts,
+        })
     }
 
     /// Puts prefix and header into `scratch`, if the peer understands them.
@@ -178,7 +258,7 @@ fn unsent<M: Method>(
 }
 
 #[cold]
-fn bad_reply<M: Method>(source: super::DecodeError) -> ServiceError {
+pub(super) fn bad_reply<M: Method>(source: super::DecodeError) -> ServiceError {
     ServiceError::Reply {
         method: M::NAME,
         source,
@@ -187,7 +267,7 @@ fn bad_reply<M: Method>(source: super::DecodeError) -> ServiceError {
 
 /// Takes the header out of what comes back.
 #[cold]
-fn without_header(error: CallError) -> ServiceError {
+pub(super) fn without_header(error: CallError) -> ServiceError {
     let own = |mut buffers: Buffers| {
         let segments = without_first(buffers.take_segments());
         Buffers::new(Some(segments), buffers.take_room())

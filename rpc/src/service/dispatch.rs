@@ -1,69 +1,16 @@
 //! From a request to the method that it is for.
 
-use super::client::frame_list;
+use super::answer::{Answer, Failure, Reply};
 use super::encoding::Encoding;
-use super::frame::{self, Frame};
+use super::frame::Frame;
 use super::listing::{Listing, Offer};
 use super::method::{LISTING, Method, Service};
 use crate::deadline::Deadline;
 use crate::names::Code;
 use crate::server::{Request, Responder};
-use mempool::{AllocError, Buf, Pool, SgList};
+use mempool::{AllocError, Buf, Pool};
 use std::fmt;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
-
-/// A method's reason to fail, for the caller's [`CallError::Remote`](crate::CallError::Remote).
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{code}: {message}")]
-pub struct Failure {
-    /// The kind of reason.
-    pub code: Code,
-    /// The reason in words.
-    pub message: String,
-}
-
-impl Failure {
-    /// A reason of this kind, in words.
-    pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure {
-            code,
-            message: message.into(),
-        }
-    }
-}
-
-/// No memory for the answer: the caller may try again later.
-impl From<AllocError> for Failure {
-    fn from(error: AllocError) -> Failure {
-        Failure::new(Code::OVERLOADED, error.to_string())
-    }
-}
-
-/// A method's reply: a header, and segments behind it.
-#[derive(Debug)]
-pub struct Answer<V> {
-    header: V,
-    rest: SgList,
-}
-
-impl<V> Answer<V> {
-    /// Nothing but a header.
-    pub fn new(header: V) -> Answer<V> {
-        Answer {
-            header,
-            rest: SgList::new(),
-        }
-    }
-
-    /// A header, and what leaves from where it is. One segment of a list is the header's.
-    pub fn with(header: V, rest: impl Into<SgList>) -> Answer<V> {
-        Answer {
-            header,
-            rest: rest.into(),
-        }
-    }
-}
 
 /// A request for one method.
 pub struct Call<'a, E: Encoding> {
@@ -132,47 +79,6 @@ impl<E: Encoding<Value: fmt::Debug>> fmt::Debug for Call<'_, E> {
     }
 }
 
-/// The right, and the duty, to answer one request with the reply of its method, as [`Responder`] is.
-#[must_use = "dropping it answers with an error"]
-pub struct Reply<M: Method> {
-    responder: Responder,
-    pool: Pool,
-    method: PhantomData<fn() -> M>,
-}
-
-impl<M: Method> Reply<M> {
-    /// Answers.
-    pub fn send(self, answer: Answer<<M::Reply as Encoding>::Value>) {
-        let mut message = Vec::new();
-        let Answer { header, rest } = answer;
-        if let Err(error) = frame::encode::<M::Reply>(M::VERSION, &header, &mut message) {
-            return self.responder.fail(Code::INTERNAL, error.to_string());
-        }
-        if rest.segment_count() == 0 {
-            return self.responder.reply(message);
-        }
-        if rest.segment_count() == SgList::MAX {
-            let text = "too many segments: the header needs one";
-            return self.responder.fail(Code::INTERNAL, text);
-        }
-        match self.pool.alloc_from_slice(&message) {
-            Ok(head) => self.responder.reply(frame_list(head, rest)),
-            Err(error) => self.fail(error.into()),
-        }
-    }
-
-    /// Answers with an error.
-    pub fn fail(self, failure: Failure) {
-        self.responder.fail(failure.code, failure.message);
-    }
-}
-
-impl<M: Method> fmt::Debug for Reply<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reply({})", M::NAME)
-    }
-}
-
 type Handler<S> = Box<dyn Fn(&mut S, Frame, Request<'_>, Responder, &Pool)>;
 
 /// The methods of a service, while they are being described.
@@ -216,12 +122,7 @@ impl<S> Methods<S> {
                         frame,
                         held,
                     };
-                    let reply = Reply {
-                        responder,
-                        pool: pool.clone(),
-                        method: PhantomData,
-                    };
-                    run(service, call, reply);
+                    run(service, call, Reply::new(responder, pool));
                 }
                 Err(error) => responder.fail(Code::INVALID, format!("{}: {error}", M::NAME)),
             }

@@ -54,6 +54,7 @@ assert_eq!(*sum.header(), 6);
 "##
 )]
 
+mod answer;
 mod client;
 mod dispatch;
 mod encoding;
@@ -61,18 +62,23 @@ mod error;
 mod frame;
 mod listing;
 mod method;
+mod parts;
+mod pending;
 #[cfg(feature = "zerocopy")]
 mod plain;
 #[cfg(feature = "serde")]
 mod postcard;
 mod received;
 
+pub use answer::{Answer, Failure, Reply, ReplyParts};
 pub use client::ServiceClient;
-pub use dispatch::{Answer, Call, Dispatcher, Failure, Methods, Reply};
+pub use dispatch::{Call, Dispatcher, Methods};
 pub use encoding::Encoding;
 pub use error::{DecodeError, EncodeError, ServiceError, Unsent, UnsentReason};
 pub use listing::{Listing, Offer};
 pub use method::{LISTING, Method, Service};
+pub use parts::{Parts, PartsIter};
+pub use pending::Pending;
 #[cfg(feature = "zerocopy")]
 pub use plain::Plain;
 #[cfg(feature = "serde")]
