@@ -53,8 +53,8 @@ mod wait;
 mod wire;
 
 pub use client::{
-    Batch, Client, ClientBuilder, ClientGroup, ClientStats, GroupPending, Parts, PartsIter,
-    Pending, Reconnect, Reply, Spread,
+    Batch, Client, ClientBuilder, ClientGroup, ClientStats, Clients, GroupPending, Parts,
+    PartsIter, Pending, Reconnect, Reply, Spread,
 };
 pub use credit::CreditError;
 pub use deadline::Deadline;

@@ -121,7 +121,7 @@ fn what_is_given_up_gives_back_its_slot_and_buffers() {
         let pool = client.pool().clone();
         let before = live(&pool);
         for _ in 0..3 {
-            let calls: Vec<_> = (0..client.slots())
+            let calls: Vec<_> = (0..client.room())
                 .map(|_| {
                     let mut body = pool.alloc_zeroed(20_000).unwrap();
                     body[..4].copy_from_slice(b"park");
@@ -132,7 +132,7 @@ fn what_is_given_up_gives_back_its_slot_and_buffers() {
                 assert!(call.cancel(&mut client).is_none());
             }
             // The slots return with the answers; without one, this would have to wait until its time is over.
-            while client.batch().room() == 0 {
+            while client.room() == 0 {
                 other.call(ECHO, "go", patient()).unwrap();
                 client.poll();
             }

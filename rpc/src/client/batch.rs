@@ -190,7 +190,7 @@ impl Client {
     }
 
     /// How many more requests could be posted together with those in the batch.
-    fn room_in_batch(&mut self) -> usize {
+    pub(super) fn room_in_batch(&mut self) -> usize {
         let room = |client: &Client| {
             let Batched { items, bytes, .. } = &client.batched;
             let count = items.len() as u32;

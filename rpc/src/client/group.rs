@@ -39,7 +39,7 @@ use std::net::ToSocketAddrs;
 /// # Ok(()) }
 /// ```
 pub struct ClientGroup {
-    members: Vec<Client>,
+    pub(super) members: Vec<Client>,
     spread: Spread,
     next: usize,
 }

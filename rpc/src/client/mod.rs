@@ -12,6 +12,7 @@ mod failure;
 mod fetch;
 mod flight;
 mod group;
+mod guest;
 mod medium;
 mod parts;
 mod pending;
@@ -29,6 +30,7 @@ mod waiting;
 pub use batch::Batch;
 pub use builder::ClientBuilder;
 pub use group::{ClientGroup, GroupPending, Spread};
+pub use guest::Clients;
 pub use parts::{Parts, PartsIter};
 pub use pending::Pending;
 pub use reconnect::Reconnect;
@@ -232,6 +234,12 @@ impl Client {
     /// system call) whether the server is still there.
     pub fn poll(&mut self) -> bool {
         self.poll_all()
+    }
+
+    /// How many requests could be [submitted](Self::submit) now, one after the other, without waiting for the server. Takes in what has arrived.
+    pub fn room(&mut self) -> usize {
+        self.progress();
+        self.room_in_batch()
     }
 
     /// Why the connection has ended, if it has.

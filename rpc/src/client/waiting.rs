@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// Looks at the clock and the control connection; true if the deadline has passed.
-    fn look(&mut self, deadline: Deadline, now: Moment) -> bool {
+    pub(super) fn look(&mut self, deadline: Deadline, now: Moment) -> bool {
         self.quick = false;
         if now.since(self.control_checked) >= CONTROL_EVERY {
             self.control_checked = now;
@@ -123,7 +123,7 @@ impl Client {
     }
 
     /// If the control connection has ended, so has this one; what has arrived still counts.
-    fn check_control(&mut self) {
+    pub(super) fn check_control(&mut self) {
         if self.link.is_some()
             && let Err(lost) = self.control.check()
         {
@@ -136,27 +136,10 @@ impl Client {
 
     /// Sleeps until something happens; false if it was just dozing, so that there is no reason to look for long.
     fn sleep(&mut self, deadline: Deadline, now: Moment) -> Result<bool, Lost> {
-        self.release()?;
-        let doze = match &mut self.link {
-            Some(link) if link.polls() => match link.tire()? {
-                Rest::Asleep => None,
-                Rest::Doze => Some(DOZE),
-                _ => return Ok(true),
-            },
-            _ => None,
-        };
-        self.cq.arm(false)?;
-        // What came before the queue was armed wakes nobody. Twice, as who waits does.
-        if self.progress_polling(2) > 0 || self.link.is_none() {
+        let Some((doze, most)) = self.nod(now)? else {
             return Ok(true);
-        }
-        // Calls that were dropped become zombies when their time is over; that may end the wait.
-        let timeout = deadline.remaining_at(now);
-        let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
-        let due = self.fetcher.as_ref().and_then(|f| f.due());
-        let due = due.map(|due| due.since(now));
-        let timeout = timeout.into_iter().chain(sweep).chain(due).chain(doze);
-        let timeout = timeout.min();
+        };
+        let timeout = deadline.remaining_at(now).into_iter().chain(most).min();
         let fds = [self.channel.as_fd(), self.control.as_fd()];
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
         if ready & 1 != 0 {
@@ -165,6 +148,31 @@ impl Client {
         if ready & 2 != 0 {
             self.check_control();
         }
-        Ok(doze.is_none())
+        Ok(!doze)
+    }
+
+    /// Gets ready to sleep: what comes from now on wakes who waits for the channel or the control connection. Whether that is a doze, and for how long
+    /// it may be at most; `None` if there is something to do.
+    pub(super) fn nod(&mut self, now: Moment) -> Result<Option<(bool, Option<Duration>)>, Lost> {
+        self.release()?;
+        let doze = match &mut self.link {
+            Some(link) if link.polls() => match link.tire()? {
+                Rest::Asleep => None,
+                Rest::Doze => Some(DOZE),
+                _ => return Ok(None),
+            },
+            _ => None,
+        };
+        self.cq.arm(false)?;
+        // What came before the queue was armed wakes nobody. Twice, as who waits does.
+        if self.progress_polling(2) > 0 || self.link.is_none() {
+            return Ok(None);
+        }
+        // Calls that were dropped become zombies when their time is over; that may end the wait.
+        let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
+        let due = self.fetcher.as_ref().and_then(|f| f.due());
+        let due = due.map(|due| due.since(now));
+        let most = sweep.into_iter().chain(due).chain(doze).min();
+        Ok(Some((doze.is_some(), most)))
     }
 }

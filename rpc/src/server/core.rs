@@ -2,8 +2,10 @@
 
 use super::Settings;
 use super::books::CoreBook;
+use super::drive::{Drive, Driven};
 use super::request::{Bytes, Request};
 use super::responder::{ConnId, Outbox, Responder};
+use crate::client::Clients;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::destination::Room;
@@ -26,6 +28,7 @@ pub struct Core {
     index: usize,
     pool: Pool,
     on_drain: RefCell<Vec<OnDrain>>,
+    driven: RefCell<Vec<Box<dyn Drive>>>,
 }
 
 /// What is to be done when the server begins to drain.
@@ -37,11 +40,13 @@ impl Core {
             index,
             pool,
             on_drain: RefCell::default(),
+            driven: RefCell::default(),
         }
     }
 
-    pub(super) fn into_on_drain(self) -> Vec<OnDrain> {
-        self.on_drain.into_inner()
+    /// What it was told: what to do on draining, and which clients to look after.
+    pub(super) fn into_parts(self) -> (Vec<OnDrain>, Vec<Box<dyn Drive>>) {
+        (self.on_drain.into_inner(), self.driven.into_inner())
     }
 
     /// Which core this is, from 0.
@@ -60,6 +65,63 @@ impl Core {
     pub fn on_drain(&self, action: impl FnMut() + 'static) {
         self.on_drain.borrow_mut().push(Box::new(action));
     }
+
+    /// Has the core look after clients of this thread, so that handlers can call other servers without waiting: a handler
+    /// [submits](crate::Client::submit), and keeps the call with its [`Responder`]; when the reply comes, it is `action` that finds it,
+    /// by [`try_take`](crate::Pending::try_take), and answers.
+    ///
+    /// `action` runs on the core's thread, between handlers, when something has arrived for one of the clients, when the time of a call is over, and sometimes
+    /// for nothing. A panic in it is caught. Handlers share the clients, in the `Rc<RefCell<..>>`. They should see whether there is [room](crate::Client::room) first: a
+    /// `submit` that has to wait for it keeps the whole core waiting, and two servers that call each other would wait for each other.
+    ///
+    /// ```
+    /// use rpc::{Client, Code, Deadline, Method, Pending, Request, Responder, Server};
+    /// use std::{cell::RefCell, rc::Rc};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Server::bind("127.0.0.1:0")?
+    ///     .serve(|_| |req: Request<'_>, out: Responder| out.reply(req.body().to_ascii_uppercase()))?;
+    /// let address = store.local_addr();
+    /// // Asks the store, and serves others while it waits.
+    /// let front = Server::bind("127.0.0.1:0")?.serve(move |core| {
+    ///     let client = Client::connect(address).expect("the store");
+    ///     let client = Rc::new(RefCell::new(client));
+    ///     let calls = Rc::new(RefCell::new(Vec::<(Pending, Responder)>::new()));
+    ///     let pending = Rc::clone(&calls);
+    ///     core.drive(&client, move |client| {
+    ///         for (call, out) in pending.take() {
+    ///             match call.try_take(client) {
+    ///                 Ok(Ok(reply)) => out.reply(reply.bytes()),
+    ///                 Ok(Err(error)) => out.fail(Code::INTERNAL, error.to_string()),
+    ///                 Err(call) => pending.borrow_mut().push((call, out)),
+    ///             }
+    ///         }
+    ///     });
+    ///     move |req: Request<'_>, out: Responder| {
+    ///         let mut client = client.borrow_mut();
+    ///         if client.room() == 0 {
+    ///             return out.fail(Code::OVERLOADED, "the store has enough to do");
+    ///         }
+    ///         match client.submit(req.method(), req.body(), req.deadline()) {
+    ///             Ok(call) => calls.borrow_mut().push((call, out)),
+    ///             Err(error) => out.fail(Code::INTERNAL, error.to_string()),
+    ///         }
+    ///     }
+    /// })?;
+    /// let mut client = Client::connect(front.local_addr())?;
+    /// let reply = client.call(Method(1), "hello", Deadline::after_ms(10_000))?;
+    /// assert_eq!(reply.bytes(), b"HELLO");
+    /// # Ok(()) }
+    /// ```
+    pub fn drive<C: Clients>(
+        &self,
+        clients: &Rc<RefCell<C>>,
+        action: impl FnMut(&mut C) + 'static,
+    ) {
+        let clients = Rc::clone(clients);
+        let driven = Driven { clients, action };
+        self.driven.borrow_mut().push(Box::new(driven));
+    }
 }
 
 impl fmt::Debug for Core {
@@ -75,6 +137,7 @@ pub(super) struct Host<H> {
     pub index: usize,
     pub handler: H,
     pub on_drain: Vec<OnDrain>,
+    pub driven: Vec<Box<dyn Drive>>,
     /// Whether no more requests are taken.
     pub stopping: bool,
     pub pool: Pool,
@@ -167,7 +230,11 @@ impl<H> Host<H> {
             Some((peer, Method(method))) => {
                 event!(ERROR, core, peer = %peer, method, "a handler panicked");
             }
-            None => event!(ERROR, core, "what was to be done on draining panicked"),
+            None => event!(
+                ERROR,
+                core,
+                "what a core was to do between handlers panicked"
+            ),
         }
         // Dropping what it panicked with may panic as well; a second one is forgotten.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -179,11 +246,15 @@ impl<H> Host<H> {
     pub fn begin_to_drain(&mut self) {
         self.stopping = true;
         for action in std::mem::take(&mut self.on_drain) {
-            // As with handlers: what it leaves behind is its own. Dropping it, or what it panicked with, may panic as well.
-            let ran = catch_unwind(AssertUnwindSafe(action));
-            if let Err(payload) = ran {
-                self.count_panic(payload, None);
-            }
+            // Dropping it may panic as well.
+            self.run_between(action);
+        }
+    }
+
+    /// Runs what is the application's. As with handlers: what it leaves behind when it panics is its own.
+    pub fn run_between(&mut self, action: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+            self.count_panic(payload, None);
         }
     }
 

@@ -22,7 +22,8 @@ use crate::wait::{DOZE, Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,6 +31,8 @@ use verbs::{Channel, Completion, Cq, Pd, QueueId, WcBatch};
 
 const CHANNEL: u64 = 0;
 const WAKE: u64 = 1;
+/// Of clients that the core looks after.
+pub(super) const DRIVEN: u64 = u64::MAX;
 /// Tokens from here on are connections, by key.
 const FIRST: u64 = 2;
 
@@ -43,7 +46,7 @@ const CONTROL_EVERY: Duration = Duration::from_micros(500);
 const BUSY_ROUNDS: u32 = 64;
 
 /// How long to sleep at most while an answer waits for memory that another core may free.
-const RETRY: Duration = Duration::from_millis(1);
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 pub(super) struct CoreLoop<H> {
     pub(super) host: Host<H>,
@@ -57,7 +60,7 @@ pub(super) struct CoreLoop<H> {
     late: Vec<usize>,
     epoch: u64,
     batch: WcBatch,
-    events: Events,
+    pub(super) events: Events,
     pub(super) mailbox: Arc<Mailbox>,
     connections: Arc<AtomicUsize>,
     looked: Moment,
@@ -114,6 +117,17 @@ impl Events {
         epoll.add(&channel, CHANNEL).map_err(start)?;
         epoll.add(&mailbox.wake, WAKE).map_err(start)?;
         Ok(Events { cq, channel, epoll })
+    }
+
+    /// Has a descriptor of a client's end a sleep.
+    pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        self.epoll.add(fd, DRIVEN)
+    }
+
+    /// No longer.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // One that is not watched is none the worse.
+        let _ = self.epoll.remove(fd);
     }
 }
 
@@ -223,6 +237,9 @@ where
         }
         if !self.active.is_empty() {
             done += self.attend();
+        }
+        if !self.host.driven.is_empty() {
+            done += self.drive(false);
         }
         done
     }
@@ -525,6 +542,9 @@ where
             self.looked = now;
             self.wait_for_events(Some(Duration::ZERO));
             self.tire(false);
+            if !self.host.driven.is_empty() {
+                self.attend_driven(now);
+            }
         }
     }
 
@@ -544,14 +564,24 @@ where
         if self.pass(1) > 0 || self.mailbox.has_mail() || self.mailbox.state() != state {
             return true;
         }
+        let rest = match self.host.driven.is_empty() {
+            true => None,
+            false => match self.rest_driven() {
+                Some(rest) => rest,
+                None => return true,
+            },
+        };
         let retry = self.active.iter().any(|&key| {
             self.conns
                 .get(key)
                 .is_some_and(|conn| !conn.unsent.is_empty())
         });
         let timeout = retry.then_some(RETRY).into_iter().chain(doze);
-        let timeout = timeout.chain(most).min();
+        let timeout = timeout.chain(most).chain(rest).min();
         self.wait_for_events(timeout);
+        if !self.host.driven.is_empty() {
+            self.wake_driven();
+        }
         self.looked = Moment::now();
         doze.is_none()
     }
@@ -570,6 +600,7 @@ where
                     }
                 }
                 WAKE => self.mailbox.wake.clear(),
+                DRIVEN => {}
                 token => {
                     let key = (token - FIRST) as usize;
                     let state = self.conns.get_mut(key).map(|conn| conn.control.check());

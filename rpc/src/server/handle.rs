@@ -272,10 +272,12 @@ where
     };
     let core = Core::new(index, pool.clone());
     let handler = make_handler(&core);
+    let (on_drain, driven) = core.into_parts();
     let host = Host {
         index,
         handler,
-        on_drain: core.into_on_drain(),
+        on_drain,
+        driven,
         stopping: false,
         outbox: Rc::new(Outbox::new(pool.clone())),
         pool,

@@ -17,6 +17,7 @@ mod core;
 mod core_loop;
 mod doze;
 mod drain;
+mod drive;
 mod guard;
 mod handle;
 mod mailbox;

@@ -178,6 +178,11 @@ pub fn paths() -> Paths {
     CHOSEN.get()
 }
 
+/// Has [`paths`] be these on this thread.
+pub fn choose(paths: Paths) {
+    CHOSEN.set(paths);
+}
+
 /// A client to be, with the paths of this thread.
 pub fn builder() -> ClientBuilder {
     let (_, pd, pool) = client_memory();
@@ -208,7 +213,7 @@ pub fn over(paths: &[Paths], limit: Duration, body: impl Fn() + Send + Sync + 's
         // Shown when it fails.
         println!("{paths:?}");
         bounded_by(limit, move || {
-            CHOSEN.set(paths);
+            choose(paths);
             body();
         });
     }
