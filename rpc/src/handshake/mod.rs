@@ -19,9 +19,11 @@
 
 mod agree;
 mod frame;
+mod limits;
 
-pub use agree::{Limits, Terms, accept, confirm, endpoint};
+pub use agree::{Terms, accept, confirm, endpoint};
 pub use frame::{Accumulator, FRAME_MAX, Frame, Goodbye, Hello, Refusal, RefusalCode, Welcome};
+pub use limits::Limits;
 
 /// How requests travel. A connection uses one path for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
