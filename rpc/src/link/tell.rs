@@ -76,8 +76,11 @@ impl Teller {
         self.ringer.must_wake(flag)
     }
 
-    /// Puts a frame in front of a message. There is one: as many as messages that can be posted.
-    pub fn frame(&mut self, message: &mut Message) {
+    /// Puts a frame in front of a message. There is one: as many as messages that can be posted. Without it the message could not be found, so then it is not posted.
+    pub fn frame(&mut self, message: &mut Message) -> Result<(), Lost> {
+        let Some(mut memory) = self.frames.pop() else {
+            return Err(post_failed(&"more messages than the queue holds"));
+        };
         let number = self.number();
         let bytes = match message.body.is_empty() {
             true => frame(number, &message.header),
@@ -86,13 +89,10 @@ impl Teller {
                 message.body.each(each);
             }),
         };
-        let memory = self.frames.pop();
-        debug_assert!(memory.is_some(), "more messages than the queue holds");
-        if let Some(mut memory) = memory {
-            memory.copy_from_slice(&bytes);
-            message.frame = Some(memory);
-        }
+        memory.copy_from_slice(&bytes);
+        message.frame = Some(memory);
         self.count();
+        Ok(())
     }
 
     /// Takes memory back whose message is over.
@@ -195,12 +195,52 @@ impl Link {
             debug_assert!(false, "no ring that is polled");
             return Ok(());
         };
-        teller.frame(&mut message);
+        teller.frame(&mut message)?;
         let place = teller.place(offset, message.len())?;
         let wr = self.tx.write(Posted::Message(message), place);
         let wr = if signal { wr.signaled() } else { wr };
         wr.post().map_err(|e| post_failed(&e))?;
         self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
         self.wake()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::posted::Body;
+
+    #[test]
+    fn without_a_frame_nothing_is_counted() {
+        let pd = verbs::Device::open_spec("soft0").unwrap();
+        let pd = pd.alloc_pd().unwrap();
+        let pool = Pool::builder(&pd).build().unwrap();
+        let ring = RemoteRegion {
+            addr: 4096,
+            len: 4096,
+            rkey: verbs::RKey(7),
+        };
+        let cell = cell(&pd, &pool).map_err(|_| "a cell").unwrap();
+        let mut teller = Teller::new(ring, cell, &pool, 2).unwrap();
+        let message = || Message {
+            frame: None,
+            header: pool.alloc_from_slice(b"a header").unwrap(),
+            body: Body::Empty,
+            owner: None,
+        };
+        let mut framed = [message(), message()];
+        for (number, message) in framed.iter_mut().enumerate() {
+            teller.frame(message).unwrap();
+            let expected = frame(number as u64, b"a header");
+            assert_eq!(message.frame.as_deref(), Some(&expected[..]));
+        }
+        let mut third = message();
+        let error = teller.frame(&mut third).unwrap_err();
+        assert!(error.to_string().contains("more messages"), "{error}");
+        assert!(third.frame.is_none() && teller.number() == 2);
+        // With one that has come back, it goes on with the number that was not used.
+        teller.give_back(framed[0].frame.take().unwrap());
+        teller.frame(&mut third).unwrap();
+        assert_eq!(third.frame.as_deref(), Some(&frame(2, b"a header")[..]));
     }
 }

@@ -71,7 +71,7 @@ impl Link {
             let mut message = boxed(&mut self.boxes, message);
             let framed = match (&mut self.teller, sent.offset) {
                 (Some(teller), Some(offset)) => {
-                    teller.frame(&mut message);
+                    teller.frame(&mut message).map_err(nothing)?;
                     Some(teller.place(offset, message.len()).map_err(nothing)?)
                 }
                 _ => None,
