@@ -26,6 +26,8 @@ const ENOUGH: Duration = Duration::from_millis(100);
 const LENGTHS: [usize; 5] = [64, 1000, 4096, 4520, 16_000];
 /// How long to wait for a WRITE.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it is not tried again, when it could not be.
+const AGAIN: Duration = Duration::from_secs(30);
 /// Where the short WRITE goes.
 const MARK: usize = 64 << 10;
 
@@ -36,17 +38,47 @@ type Outcome = Result<(), String>;
 
 /// Whether rings on this device can be polled; the reason if not. Tries it at the first call for a device.
 pub(crate) fn tried(pd: &Pd) -> Outcome {
-    static TRIED: parking_lot::Mutex<Vec<(String, Outcome)>> = parking_lot::Mutex::new(Vec::new());
+    static TRIED: parking_lot::Mutex<Tried> = parking_lot::Mutex::new(Tried(Vec::new()));
     let name = pd.context().device_name();
     // Kept locked meanwhile: whoever else wants to know waits for the outcome.
-    let mut tried = TRIED.lock();
-    if let Some((_, outcome)) = tried.iter().find(|(known, _)| known == name) {
-        return outcome.clone();
+    TRIED.lock().outcome(name, Instant::now(), || attempt(pd))
+}
+
+/// What is known of devices, by name.
+struct Tried(Vec<(String, Known)>);
+
+enum Known {
+    /// For as long as the process lives.
+    Outcome(Outcome),
+    /// It could not be tried, at this time.
+    Failed(String, Instant),
+}
+
+impl Tried {
+    /// What is known of a device, or comes out of an attempt. One that has failed may succeed later, but not at each hello that somebody cares to say: an attempt
+    /// takes a device's memory and queue pairs, and up to [seconds](PATIENCE) of whoever waits for it.
+    fn outcome(
+        &mut self,
+        name: &str,
+        now: Instant,
+        attempt: impl FnOnce() -> Result<Outcome, String>,
+    ) -> Outcome {
+        let at = self.0.iter().position(|(known, _)| known == name);
+        let known = match at.map(|at| self.0.swap_remove(at).1) {
+            Some(Known::Failed(_, at)) if now.duration_since(at) >= AGAIN => None,
+            known => known,
+        };
+        let known = known.unwrap_or_else(|| match attempt() {
+            Ok(outcome) => Known::Outcome(outcome),
+            Err(why) => Known::Failed(why, now),
+        });
+        let outcome = match &known {
+            Known::Outcome(outcome) => outcome.clone(),
+            Known::Failed(why, _) => Err(format!("they could not be tried: {why}")),
+        };
+        self.0.push((name.to_owned(), known));
+        outcome
     }
-    // If it could not be tried, it may be the next time.
-    let outcome = attempt(pd).map_err(|why| format!("they could not be tried: {why}"))?;
-    tried.push((name.to_owned(), outcome.clone()));
-    outcome
 }
 
 /// The outcome, or why there is none.
@@ -183,5 +215,34 @@ mod tests {
         assert_eq!(attempt(&pd), Ok(Ok(())));
         println!("{:?}", start.elapsed());
         assert_eq!(tried(&pd), Ok(()));
+    }
+    #[test]
+    fn outcomes_are_kept_and_what_failed_is_tried_again_after_a_while() {
+        let mut tried = Tried(Vec::new());
+        let mut attempts = 0;
+        let mut ask = |name: &str, now, found: Result<Outcome, String>| {
+            let outcome = tried.outcome(name, now, || {
+                attempts += 1;
+                found
+            });
+            (outcome, attempts)
+        };
+        let start = Instant::now();
+        let failed = || Err("no memory".to_owned());
+        let told = || Err("they could not be tried: no memory".to_owned());
+        assert_eq!(ask("a", start, failed()), (told(), 1));
+        // Not at each hello; of another device it says nothing.
+        let soon = start + AGAIN - Duration::from_millis(1);
+        assert_eq!(ask("a", soon, Ok(Ok(()))), (told(), 1));
+        assert_eq!(ask("b", soon, Ok(Ok(()))), (Ok(()), 2));
+        // It fails once more, and the time begins again.
+        let later = start + AGAIN;
+        assert_eq!(ask("a", later, failed()), (told(), 3));
+        assert_eq!(ask("a", later + AGAIN / 2, Ok(Ok(()))), (told(), 3));
+        let not = || Err("in another order".to_owned());
+        assert_eq!(ask("a", later + AGAIN, Ok(not())), (not(), 4));
+        // That holds.
+        assert_eq!(ask("a", later + 10 * AGAIN, Ok(Ok(()))), (not(), 4));
+        assert_eq!(ask("b", later + 10 * AGAIN, failed()), (Ok(()), 4));
     }
 }
