@@ -538,14 +538,9 @@ impl Link {
         self.tx.free_slots() == self.tx.depth()
     }
 
-    /// Whether messages have been posted of whose end no completion will tell.
-    pub fn is_silent(&self) -> bool {
-        self.unsignaled > 0
-    }
-
-    /// The next message has a completion, which is that of all before it.
-    pub fn signal_next(&mut self) {
-        self.unsignaled = self.unsignaled.max(self.signal_every - 1);
+    /// From now on each message has a completion; that of the next is that of all before it, too.
+    pub fn signal_all(&mut self) {
+        self.signal_every = 1;
     }
 }
 

@@ -133,34 +133,28 @@ where
 impl Conn {
     /// Tells the client, if that has not been done, and whether it has everything.
     fn part<H>(&mut self, host: &mut Host<H>) -> Result<Stage, Lost> {
-        let busy = self.is_busy();
-        // The last message has a completion of its own, which is that of all answers.
-        let last = !busy && self.link.is_silent();
-        if !self.told || last {
+        if !self.told {
             return self.tell(host);
         }
         let left = self.shelf.is_some() || self.slots.iter().any(|slot| !slot.held.is_nothing());
-        match busy || left || !self.link.is_drained() {
+        match self.is_busy() || left || !self.link.is_drained() {
             true => Ok(Stage::Waiting),
             false => Ok(Stage::Done),
         }
     }
 
     fn tell<H>(&mut self, host: &mut Host<H>) -> Result<Stage, Lost> {
-        // Once told, this is for its completion alone.
-        let (kind, class) = match self.told {
-            false => (Kind::GoAway, Class::Control),
-            true => (Kind::Credit, Class::Credit),
-        };
-        if !self.link.may_post(class) {
+        if !self.link.may_post(Class::Control) {
             return Ok(Stage::Again);
         }
         let Ok(buf) = header_buf(&host.pool, 0) else {
             return Ok(Stage::Again);
         };
-        self.link.signal_next();
-        let header = Header::new(kind);
-        self.link.post(class, header, buf, Body::Empty, None)?;
+        // The device is to say of each answer when it is done with it.
+        self.link.signal_all();
+        let header = Header::new(Kind::GoAway);
+        self.link
+            .post(Class::Control, header, buf, Body::Empty, None)?;
         self.told = true;
         Ok(Stage::Waiting)
     }
