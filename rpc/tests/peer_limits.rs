@@ -10,6 +10,8 @@ use std::thread;
 /// Is answered when the next [`RELEASE`] comes.
 const HOLD: Method = Method(100);
 const RELEASE: Method = Method(101);
+/// Five parts at once, of 4000 B each.
+const PARTS: Method = Method(102);
 
 fn holding(server: Server) -> ServerHandle {
     server
@@ -18,6 +20,13 @@ fn holding(server: Server) -> ServerHandle {
             let mut other = handler(core.pool().clone());
             move |request: Request<'_>, responder: Responder| match request.method() {
                 HOLD => held.borrow_mut().push(responder),
+                PARTS => {
+                    let mut parts = responder.in_parts();
+                    for n in 0..5 {
+                        parts.part(&pattern(4000, n)[..]).unwrap();
+                    }
+                    parts.finish();
+                }
                 RELEASE => {
                     held.borrow_mut().drain(..).for_each(|r| r.reply("held"));
                     responder.reply(());
@@ -160,5 +169,55 @@ fn replies_that_are_not_read_count() {
         assert!(left.wait(&mut a).unwrap().len() == 1 << 20);
         while a.call(SINK, "x", patient()).is_err() {}
         assert_eq!(b.call(SINK, "x", patient()).unwrap().len(), 0);
+    });
+}
+
+/// Parts of replies that wait for a client to ask for them count, until it does, or does not want them, or is gone.
+#[test]
+fn parts_that_wait_count() {
+    over_all_paths(|| {
+        let server = holding(server().max_bytes_per_peer(20_000));
+        let mut b = client(&server);
+        let pool = b.pool().clone();
+        let bytes = |len: usize| pool.alloc_zeroed(len).unwrap();
+        // As long as nothing waits. Of what is gone the server may not have heard.
+        let all_fits = |b: &mut rpc::Client| {
+            while let Err(error) = b.call(SINK, bytes(20_000), patient()) {
+                assert!(matches!(error, CallError::Overloaded { .. }), "{error}");
+            }
+        };
+        for end in 0..3 {
+            let mut a = client(&server);
+            let calls = server.stats().calls;
+            let mut parts = a.submit_parts(PARTS, (), patient()).unwrap();
+            while server.stats().calls == calls {
+                thread::yield_now();
+            }
+            // Behind it all have been given: one of them is the answer, and four wait.
+            b.call(ECHO, "x", patient()).unwrap();
+            overloaded(b.call(SINK, bytes(4001), patient()), "bytes");
+            assert!(b.call(SINK, bytes(4000), patient()).is_ok());
+            match end {
+                0 => {
+                    for n in 0..5 {
+                        let part = parts.next(&mut a).unwrap().unwrap();
+                        assert!(part.bytes() == pattern(4000, n));
+                    }
+                    assert!(parts.next(&mut a).unwrap().is_none());
+                }
+                1 => {
+                    drop(parts);
+                    a.call(ECHO, "y", patient()).unwrap();
+                    all_fits(&mut b);
+                }
+                _ => {
+                    drop((parts, a));
+                    all_fits(&mut b);
+                    continue;
+                }
+            }
+            all_fits(&mut b);
+        }
+        assert_eq!((server.stats().broken, server.stats().rnr), (0, 0));
     });
 }

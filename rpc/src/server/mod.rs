@@ -274,7 +274,7 @@ impl Server {
     }
 
     /// Most bytes in flight of one client address, on all of its connections and all cores (default: without a limit): of requests, from arrival to
-    /// answer, and of replies that the client is to READ, until it has. A request that would be too much is not started:
+    /// answer, of replies that the client is to READ, until it has, and of parts of replies that wait until the client asks for them. A request that would be too much is not started:
     /// [`CallError::Overloaded`](crate::CallError::Overloaded). So one of more bytes than this never is. Replies are not refused, so they can be
     /// more; then no request is taken before the client has READ some.
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {

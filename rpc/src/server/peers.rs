@@ -108,6 +108,40 @@ impl Ticket {
     pub fn let_go(&self, bytes: u64) {
         self.used.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
+
+    /// To count what waits elsewhere.
+    pub fn meter(&self) -> Meter {
+        Meter {
+            used: Arc::clone(&self.used),
+            bytes: 0,
+        }
+    }
+}
+
+/// Counts bytes that wait for a client, among those of its address. Dropping it takes them off.
+#[derive(Debug)]
+pub(super) struct Meter {
+    used: Arc<Used>,
+    bytes: u64,
+}
+
+impl Meter {
+    pub fn add(&mut self, bytes: u64) {
+        self.used.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+    }
+
+    /// Takes off what has been added.
+    pub fn take(&mut self, bytes: u64) {
+        self.used.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes -= bytes;
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.take(self.bytes);
+    }
 }
 
 impl Drop for Ticket {
@@ -161,6 +195,18 @@ mod tests {
         b.discharge(40);
         a.discharge(0);
         a.discharge(30);
+        let (mut meter, mut other) = (a.meter(), b.meter());
+        meter.add(70);
+        other.add(20);
+        assert!(a.charge(&limits, 11).is_err());
+        meter.take(20);
+        a.charge(&limits, 30).unwrap();
+        drop(meter);
+        b.charge(&limits, 50).unwrap();
+        assert!(b.charge(&limits, 1).is_err());
+        drop(other);
+        b.discharge(30);
+        b.discharge(50);
         assert_eq!(a.used.requests.load(Ordering::Relaxed), 0);
         assert_eq!(a.used.bytes.load(Ordering::Relaxed), 0);
         assert!(a.charge(&limits, u64::MAX).is_err());

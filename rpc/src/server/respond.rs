@@ -6,6 +6,7 @@
 
 use super::conn::{Conn, Slot, State};
 use super::core::Host;
+use super::peers::PeerLimits;
 use super::responder::{ROOM, Response, What};
 use super::stream::Stream;
 use crate::clock::Moment;
@@ -203,7 +204,7 @@ impl Conn {
         header.slot = id;
         let mut stream = None;
         let made = match what {
-            What::Part(outgoing, part_of) if self.has_stream(&part_of) => {
+            What::Part(outgoing, part_of) if self.has_stream(&host.settings.peer, &part_of) => {
                 header.kind = Kind::Part;
                 let made = self.make_reply(host, outgoing, &mut header);
                 // It may have become an error, which is the end of it.
@@ -280,7 +281,7 @@ impl Conn {
     }
 
     /// Whether this reply in parts is one of the connection's, as it becomes with its first part, unless there are too many.
-    fn has_stream(&mut self, stream: &Rc<Stream>) -> bool {
+    fn has_stream(&mut self, limits: &PeerLimits, stream: &Rc<Stream>) -> bool {
         if self.streams.iter().any(|known| Rc::ptr_eq(known, stream)) {
             return true;
         }
@@ -288,6 +289,9 @@ impl Conn {
         let room = self.streams.len() < self.slots.len();
         if room {
             self.streams.push(Rc::clone(stream));
+            if limits.bytes.is_some() {
+                stream.count_by(self.ticket.meter());
+            }
             // Requests for further parts are not for the handler.
             self.guarded = true;
         }

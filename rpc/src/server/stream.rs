@@ -7,6 +7,7 @@
 //! made and has no part yet.
 
 use super::core::Host;
+use super::peers::Meter;
 use super::responder::{ConnId, Outbox, Responder, Response, What};
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
@@ -65,6 +66,8 @@ struct Inner {
     /// The request that is to be answered with the next part.
     parked: Option<SlotId>,
     waiting: VecDeque<Step>,
+    /// Counts what waits, where the client's address has a limit.
+    meter: Option<Meter>,
     source: Option<Source>,
     gone: bool,
     done: bool,
@@ -80,6 +83,14 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Bytes of the payload.
+    fn len(&self) -> u64 {
+        match self {
+            Step::Part(outgoing) | Step::End(What::Reply(outgoing)) => outgoing.len(),
+            Step::End(_) => 0,
+        }
+    }
+
     fn error(code: Code, message: &str) -> Step {
         Step::End(What::Error {
             started: true,
@@ -120,6 +131,7 @@ impl Responder {
             inner: RefCell::new(Inner {
                 parked: Some(id),
                 waiting: VecDeque::new(),
+                meter: None,
                 source: None,
                 gone: false,
                 done: false,
@@ -268,8 +280,20 @@ impl Stream {
                 let what = self.what(step);
                 outbox.push(Response { conn, slot, what });
             }
-            None => inner.waiting.push_back(step),
+            None => {
+                if let Some(meter) = &mut inner.meter {
+                    meter.add(step.len());
+                }
+                inner.waiting.push_back(step);
+            }
         }
+    }
+
+    /// Counts what waits, from now on.
+    pub fn count_by(&self, mut meter: Meter) {
+        let mut inner = self.inner.borrow_mut();
+        meter.add(inner.waiting.iter().map(Step::len).sum());
+        inner.meter = Some(meter);
     }
 
     fn what(self: &Rc<Stream>, step: Step) -> What {
@@ -297,6 +321,9 @@ impl Stream {
             });
         }
         let mut step = inner.waiting.pop_front();
+        if let (Some(step), Some(meter)) = (&step, &mut inner.meter) {
+            meter.take(step.len());
+        }
         if step.is_none()
             && let Some(mut source) = inner.source.take()
         {
@@ -332,6 +359,7 @@ impl Stream {
         inner.gone = true;
         inner.done = true;
         let (waiting, source) = (std::mem::take(&mut inner.waiting), inner.source.take());
+        inner.meter = None;
         let parked = inner.parked.take();
         // Dropping them runs the application's code.
         drop(inner);
