@@ -2,11 +2,15 @@
 
 mod common;
 
+use common::alone::{cpu_of_process, is_alone};
 use common::*;
-use rpc::{CallError, Client, Code, Deadline, Lost, Method, NotSentReason, ReplyPath, Server};
+use rpc::{
+    CallError, Client, Code, Deadline, Lost, Method, NotSentReason, ReplyPath, Request, Responder,
+    Server, ServerHandle,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,15 +18,37 @@ fn ms(n: u64) -> [u8; 8] {
     n.to_le_bytes()
 }
 
+/// Takes until the test says so.
+const GATE: Method = Method(100);
+
+/// A server whose gate opens once for each word.
+fn gated() -> (ServerHandle, mpsc::Sender<()>) {
+    let (open, opened) = mpsc::channel();
+    let opened = Arc::new(Mutex::new(opened));
+    let server = server().serve(move |core| {
+        let opened = Arc::clone(&opened);
+        let mut other = handler(core.pool().clone());
+        move |request: Request<'_>, responder: Responder| match request.method() {
+            GATE => {
+                opened.lock().unwrap().recv().unwrap();
+                responder.reply("done");
+            }
+            _ => other(request, responder),
+        }
+    });
+    (server.unwrap(), open)
+}
+
 #[test]
 fn a_slow_handler_makes_the_call_expire() {
     over_all_paths(|| {
-        let server = serve(server());
+        let (server, open) = gated();
         let mut client = client(&server);
         let start = Instant::now();
-        let result = client.call(SLOW, ms(1000), Deadline::after_ms(20));
+        let result = client.call(GATE, (), Deadline::after_ms(20));
         assert!(matches!(result, Err(CallError::Expired)), "{result:?}");
         assert!(start.elapsed() >= Duration::from_millis(20));
+        open.send(()).unwrap();
         // The late reply belongs to a slot that nobody waits for; others are not confused by it.
         for n in 0..200u32 {
             let reply = client.call(ECHO, n.to_le_bytes(), patient()).unwrap();
@@ -36,12 +62,12 @@ fn a_slow_handler_makes_the_call_expire() {
 #[test]
 fn large_requests_and_replies_expire_as_well() {
     over_all_paths(|| {
-        let server = serve(server());
+        let (server, open) = gated();
         let mut client = client(&server);
         let pool = client.pool().clone();
         for round in 0..3u8 {
             // Late with its body still leased; late with its reply in pieces.
-            let late = client.submit(SLOW, ms(500), patient()).unwrap();
+            let late = client.submit(GATE, (), patient()).unwrap();
             let mut big = pool.alloc(3 << 20).unwrap();
             big.fill(round);
             match client.call(ECHO, big, Deadline::after_ms(50)) {
@@ -50,6 +76,7 @@ fn large_requests_and_replies_expire_as_well() {
                 Err(CallError::NotSent(failed)) => assert_eq!(failed.buffers().len(), 3 << 20),
                 other => panic!("{other:?}"),
             }
+            open.send(()).unwrap();
             assert_eq!(late.wait(&mut client).unwrap().bytes(), b"done");
             let bytes = pattern(1 << 20, round);
             assert!(client.call(ECHO, &bytes[..], patient()).unwrap().bytes() == bytes);
@@ -482,25 +509,7 @@ fn small_calls_are_served_between_slices_of_large_ones() {
 
 #[test]
 fn idle_ends_use_no_cpu() {
-    fn cpu() -> Duration {
-        // SAFETY: getrusage writes into the zeroed structure it is given.
-        let usage = unsafe {
-            let mut usage: libc::rusage = std::mem::zeroed();
-            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-            usage
-        };
-        let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-        time(usage.ru_utime) + time(usage.ru_stime)
-    }
-    // In a process of its own, so that other tests do not count.
-    if std::env::var_os("RPC_IDLE_TEST").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let status = std::process::Command::new(me)
-            .args(["--exact", "idle_ends_use_no_cpu"])
-            .env("RPC_IDLE_TEST", "1")
-            .status()
-            .unwrap();
-        assert!(status.success());
+    if !is_alone("idle_ends_use_no_cpu") {
         return;
     }
     // Who fetches looks now and then.
@@ -513,10 +522,10 @@ fn idle_ends_use_no_cpu() {
             client.call(ECHO, "x", patient()).unwrap();
             other.call(ECHO, "x", patient()).unwrap();
         }
-        let (before, start) = (cpu(), Instant::now());
+        let (before, start) = (cpu_of_process(), Instant::now());
         // The client waits, and the server's other core has nothing to do but for a connection that is idle.
         client.call(SLOW, ms(500), patient()).unwrap();
-        let (used, took) = (cpu() - before, start.elapsed());
+        let (used, took) = (cpu_of_process() - before, start.elapsed());
         assert!(used < took / 10, "{used:?} of CPU in {took:?}");
     });
 }

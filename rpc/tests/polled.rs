@@ -3,6 +3,7 @@
 mod common;
 mod raw;
 
+use common::alone::{cpu_of_process, is_alone};
 use common::*;
 use raw::{Introduction, Message, Raw, VIOLATION};
 use rpc::{ReplyPath, RequestPath, Waiting};
@@ -167,38 +168,11 @@ fn wrong_stamps_end_the_connection_or_nothing() {
     });
 }
 
-/// Processor time of this process so far.
-fn cpu() -> Duration {
-    // SAFETY: getrusage writes into the zeroed structure it is given.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
-}
-
-/// Runs the test of this name in a process of its own, so that others do not count: true there.
-fn is_alone(name: &str) -> bool {
-    if std::env::var_os("RPC_ALONE").is_some() {
-        return true;
-    }
-    let me = std::env::current_exe().unwrap();
-    let status = std::process::Command::new(me)
-        .args(["--exact", name, "--nocapture"])
-        .env("RPC_ALONE", "1")
-        .status()
-        .unwrap();
-    assert!(status.success());
-    false
-}
-
 /// What half a second costs in which nobody does anything, in parts of it.
 fn idle_share() -> f64 {
-    let (before, start) = (cpu(), Instant::now());
+    let (before, start) = (cpu_of_process(), Instant::now());
     thread::sleep(Duration::from_millis(500));
-    (cpu() - before).as_secs_f64() / start.elapsed().as_secs_f64()
+    (cpu_of_process() - before).as_secs_f64() / start.elapsed().as_secs_f64()
 }
 
 /// A sender that says more is on its way than ever comes keeps nobody from sleeping.

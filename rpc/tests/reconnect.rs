@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::alone::cpu_of_thread;
 use common::*;
 use rpc::{
     CallError, Client, ConnectError, Deadline, Method, NotSentReason, Reconnect, Request,
@@ -152,7 +153,7 @@ fn the_deadline_bounds_it_and_waiting_costs_nothing() {
         let begin = Instant::now();
         let buf = client.pool().alloc_from_slice(&[3; 999]).unwrap();
         let shared = buf.freeze();
-        let before = cpu();
+        let before = cpu_of_thread();
         match client.call_idempotent(ECHO, shared.clone(), Deadline::after_ms(300)) {
             Err(CallError::NotSent(failed)) => {
                 let (reason, segments, _) = failed.into_parts();
@@ -163,7 +164,7 @@ fn the_deadline_bounds_it_and_waiting_costs_nothing() {
         }
         let took = begin.elapsed();
         assert!(took >= Duration::from_millis(290), "{took:?}");
-        let used = cpu() - before;
+        let used = cpu_of_thread() - before;
         assert!(used < took / 2, "{used:?} of {took:?}");
         drop(shared);
 
@@ -181,18 +182,6 @@ fn the_deadline_bounds_it_and_waiting_costs_nothing() {
             other => panic!("{other:?}"),
         }
     });
-}
-
-/// Of this thread.
-fn cpu() -> Duration {
-    // SAFETY: getrusage writes into the zeroed structure it is given.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 /// Somebody else has the address now: that is not tried again and again.

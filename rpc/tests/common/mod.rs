@@ -2,6 +2,8 @@
 //! on how long a test may hang.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod alone;
+
 use mempool::{Budget, Pool};
 use rpc::{
     Client, ClientBuilder, Code, Deadline, Method, ReplyPath, Request, RequestPath, Responder,
