@@ -8,40 +8,54 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use verbs::Context;
 
-/// What is counted of a context.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    /// Work requests by kind.
-    pub sends: u64,
-    pub writes: u64,
-    pub writes_with_imm: u64,
-    pub reads: u64,
-    /// Calls that posted them: each rings a doorbell.
-    pub doorbells: u64,
-    /// Receive entries, and the calls that posted them.
-    pub receives: u64,
-    pub receive_doorbells: u64,
-    /// Completions of sends and of receives.
-    pub sent: u64,
-    pub received: u64,
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What is counted of a context.
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Sub for Counts {
+            type Output = Counts;
+
+            fn sub(self, before: Counts) -> Counts {
+                Counts { $($name: self.$name - before.$name,)* }
+            }
+        }
+
+        /// Where it is counted.
+        #[derive(Default)]
+        struct Counters {
+            $($name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn load(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
 }
 
-impl Sub for Counts {
-    type Output = Counts;
+counters! {
+    /// Work requests by kind.
+    sends,
+    writes,
+    writes_with_imm,
+    reads,
+    /// Calls that posted them: each rings a doorbell.
+    doorbells,
+    /// Receive entries, and the calls that posted them.
+    receives,
+    receive_doorbells,
+    /// Completions of sends and of receives.
+    sent,
+    received,
+}
 
-    fn sub(self, before: Counts) -> Counts {
-        Counts {
-            sends: self.sends - before.sends,
-            writes: self.writes - before.writes,
-            writes_with_imm: self.writes_with_imm - before.writes_with_imm,
-            reads: self.reads - before.reads,
-            doorbells: self.doorbells - before.doorbells,
-            receives: self.receives - before.receives,
-            receive_doorbells: self.receive_doorbells - before.receive_doorbells,
-            sent: self.sent - before.sent,
-            received: self.received - before.received,
-        }
-    }
+fn one_more(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -54,31 +68,17 @@ struct Tally {
     post_send: PostSend,
     post_recv: PostRecv,
     poll_cq: PollCq,
-    counters: [AtomicU64; 9],
+    counted: Counters,
 }
 
 /// Contexts that are counted: one for each end.
 static TALLIES: [OnceLock<Tally>; 2] = [const { OnceLock::new() }; 2];
-
-const SENDS: usize = 0;
-const WRITES: usize = 1;
-const WRITES_WITH_IMM: usize = 2;
-const READS: usize = 3;
-const DOORBELLS: usize = 4;
-const RECEIVES: usize = 5;
-const RECEIVE_DOORBELLS: usize = 6;
-const SENT: usize = 7;
-const RECEIVED: usize = 8;
 
 impl Tally {
     fn of(context: *mut ibv_context) -> &'static Tally {
         let tallies = TALLIES.iter().filter_map(OnceLock::get);
         let mut found = tallies.filter(|tally| tally.context == context as usize);
         found.next().expect("only counted contexts call this")
-    }
-
-    fn add(&self, which: usize, count: u64) {
-        self.counters[which].fetch_add(count, Ordering::Relaxed);
     }
 }
 
@@ -93,7 +93,7 @@ pub fn count(end: usize, context: &Context) {
         post_send: ops.post_send.expect("every device has it"),
         post_recv: ops.post_recv.expect("every device has it"),
         poll_cq: ops.poll_cq.expect("every device has it"),
-        counters: [const { AtomicU64::new(0) }; 9],
+        counted: Counters::default(),
     };
     assert!(TALLIES[end].set(tally).is_ok(), "one context for each end");
     ops.post_send = Some(post_send);
@@ -103,30 +103,7 @@ pub fn count(end: usize, context: &Context) {
 
 /// What has been counted of an end.
 pub fn counts(end: usize) -> Counts {
-    let tally = TALLIES[end].get().expect("counted");
-    let [a, b, c, d, e, f, g, h, i] = tally.counters.each_ref();
-    let [
-        sends,
-        writes,
-        writes_with_imm,
-        reads,
-        doorbells,
-        receives,
-        receive_doorbells,
-        sent,
-        received,
-    ] = [a, b, c, d, e, f, g, h, i].map(|counter| counter.load(Ordering::Relaxed));
-    Counts {
-        sends,
-        writes,
-        writes_with_imm,
-        reads,
-        doorbells,
-        receives,
-        receive_doorbells,
-        sent,
-        received,
-    }
+    TALLIES[end].get().expect("counted").counted.load()
 }
 
 unsafe extern "C" fn post_send(
@@ -137,21 +114,19 @@ unsafe extern "C" fn post_send(
     // SAFETY: as for `ibv_post_send`: a queue pair, and a chain of requests.
     unsafe {
         let tally = Tally::of((*qp).context);
+        let counted = &tally.counted;
         let mut at = first;
         while let Some(wr) = at.as_ref() {
-            tally.add(
-                match wr.opcode {
-                    ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => SENDS,
-                    ibv_wr_opcode::IBV_WR_RDMA_WRITE => WRITES,
-                    ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => WRITES_WITH_IMM,
-                    ibv_wr_opcode::IBV_WR_RDMA_READ => READS,
-                    other => panic!("rpc posts no {other:?}"),
-                },
-                1,
-            );
+            one_more(match wr.opcode {
+                ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => &counted.sends,
+                ibv_wr_opcode::IBV_WR_RDMA_WRITE => &counted.writes,
+                ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => &counted.writes_with_imm,
+                ibv_wr_opcode::IBV_WR_RDMA_READ => &counted.reads,
+                other => panic!("rpc posts no {other:?}"),
+            });
             at = wr.next;
         }
-        tally.add(DOORBELLS, 1);
+        one_more(&counted.doorbells);
         (tally.post_send)(qp, first, bad)
     }
 }
@@ -164,12 +139,13 @@ unsafe extern "C" fn post_recv(
     // SAFETY: as for `ibv_post_recv`: a queue pair, and a chain of requests.
     unsafe {
         let tally = Tally::of((*qp).context);
+        let counted = &tally.counted;
         let mut at = first;
         while let Some(wr) = at.as_ref() {
-            tally.add(RECEIVES, 1);
+            one_more(&counted.receives);
             at = wr.next;
         }
-        tally.add(RECEIVE_DOORBELLS, 1);
+        one_more(&counted.receive_doorbells);
         (tally.post_recv)(qp, first, bad)
     }
 }
@@ -178,10 +154,15 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, wc: *mut ibv_wc) -> c
     // SAFETY: as for `ibv_poll_cq`: a completion queue, and room for `most` completions, of which the first have been filled in.
     unsafe {
         let tally = Tally::of((*cq).context);
+        let counted = &tally.counted;
         let found = (tally.poll_cq)(cq, most, wc);
         for at in 0..usize::try_from(found).unwrap_or(0) {
             let received = (*wc.add(at)).opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0;
-            tally.add(if received { RECEIVED } else { SENT }, 1);
+            one_more(if received {
+                &counted.received
+            } else {
+                &counted.sent
+            });
         }
         found
     }
