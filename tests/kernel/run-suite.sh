@@ -62,17 +62,17 @@ want() {
     for name in "${wanted[@]}"; do [[ $name != "$1" ]] || return 0; done
     return 1
 }
-packages=() tests=() selected=()
+tests=() selected=()
 while read -r name package test device peer arguments; do
     want "$name" || continue
     selected+=("$name $package $test $device $peer $arguments")
-    [[ " ${packages[*]} " = *" $package "* ]] || packages+=(-p "$package")
     [[ " ${tests[*]} " = *" $test "* ]] || tests+=(--test "$test")
 done < <(suite)
 ((${#selected[@]})) || { echo "no such test: $*; there are:"; suite; exit 2; } >&2
 
 echo 'building'
-built=$(CARGO_TERM_COLOR=never cargo test "${packages[@]}" "${tests[@]}" --no-run --message-format=json-render-diagnostics)
+# Not with `-p`: what dependencies are built with depends on which packages are asked for, so all would be built anew, beside those of the tests outside.
+built=$(CARGO_TERM_COLOR=never cargo test --workspace "${tests[@]}" --no-run --message-format=json-render-diagnostics)
 lines=()
 for line in "${selected[@]}"; do
     read -r name package test device peer arguments <<<"$line"
