@@ -154,6 +154,8 @@ Columns:
          its hands. For burst/ that is what p50 is of: the server finds
          32 requests at once
   slowest client  of several: its calls by the mean of all
+  holds, exceeds  of after_idle: three times what a call takes without a pause,
+         and one wake-up; medians for p50, 99th percentiles for p99
   ratio  p50 by that of the case named under 'to', measured in the same
          rounds; for pipelined cases rate by rate, where more is better
 

@@ -57,7 +57,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until something is readable or the time (`None`: for ever) is over; the tokens.
+    /// Waits until something is readable or the time (`None`: for ever) is over; the tokens. Allocates nothing.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -84,8 +84,11 @@ impl Epoll {
         }
         // SAFETY: as above; `n` is at most `BATCH`, the capacity.
         unsafe { self.events.set_len(usize::try_from(n).unwrap_or(0)) };
-        let tokens: Vec<u64> = self.events.iter().map(|event| event.u64).collect();
-        Ok(tokens.into_iter())
+        let mut tokens = [0; BATCH];
+        for (token, event) in tokens.iter_mut().zip(&self.events) {
+            *token = event.u64;
+        }
+        Ok(tokens.into_iter().take(self.events.len()))
     }
 }
 

@@ -269,12 +269,20 @@ const SERVER: &[Total<ServerStats>] = &[
     ),
 ];
 
-const SERVER_GAUGES: &[Gauged<ServerStats>] = &[(
-    "rpc_server_connections",
-    Unit::Count,
-    "Connections open",
-    |s| s.connections as f64,
-)];
+const SERVER_GAUGES: &[Gauged<ServerStats>] = &[
+    (
+        "rpc_server_connections",
+        Unit::Count,
+        "Connections open",
+        |s| s.connections as f64,
+    ),
+    (
+        "rpc_server_polled_connections",
+        Unit::Count,
+        "Connections whose rings are polled just now",
+        |s| s.polled as f64,
+    ),
+];
 
 /// Tells the recorder of the crate `metrics` units and meanings of all that [`ClientStats::publish`] and [`ServerStats::publish`] publish. Once is enough.
 pub fn describe_metrics() {
@@ -332,7 +340,8 @@ impl ServerStats {
     ///
     /// Counters, set to what has been counted since the server was started: `rpc_server_` and `accepted_total`, `refused_total`, `garbage_total`, `timed_out_total`,
     /// `evicted_total`, `broken_total`, `calls_total`, `failed_total`, `panics_total`, `expired_total`, `overloaded_total`, `answer_stalls_total`, `turned_away_total`,
-    /// `received_bytes_total`, `sent_bytes_total`, `reads_total`, `copies_total`, `copied_bytes_total`, `rnr_total`. A gauge: `rpc_server_connections`.
+    /// `received_bytes_total`, `sent_bytes_total`, `reads_total`, `copies_total`, `copied_bytes_total`, `rnr_total`. Gauges: `rpc_server_connections` and
+    /// `rpc_server_polled_connections`.
     ///
     /// Looks every one up by name, which allocates: for now and then, a second or so. For an example see [`ClientStats::publish`].
     pub fn publish(&self, labels: &[(&str, &str)]) {

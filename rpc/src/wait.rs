@@ -6,9 +6,12 @@
 //!   sleep: arm the queue, poll once more, poll(2) on everything that can wake us
 //! ```
 //!
-//! The first two phases are bounded, so an idle thread costs no CPU.
+//! The first two phases are bounded, so an idle thread costs no CPU. [`neighbours`] says when the first or the second is left out.
+
+mod neighbours;
 
 use crate::clock::Moment;
+use neighbours::{Neighbours, again_after_ns};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -53,19 +56,21 @@ pub(crate) enum Next {
     Sleep(Moment),
 }
 
-/// Carries waits through their phases, and learns from them.
-///
-/// Where the peer shares this very core, spinning only keeps it from running. That shows: the core
-/// is gone for a while when it is yielded, and afterwards there is something to do. From then on
-/// the wait yields at once, until yielding no longer hands the core to anybody.
+/// Carries waits through their phases, and learns from them who else runs here.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     policy: Waiting,
     polls: u32,
     since: Option<Moment>,
+    /// Whether this wait spins first.
+    spins: bool,
+    /// Whether the end of this wait has something to teach.
+    learns: bool,
     /// How long the core was gone, if the last empty poll ended with a yield.
     yielded: Option<Duration>,
-    eager: bool,
+    neighbours: Neighbours,
+    /// Before that the core is not [given way](Self::give_way).
+    way_due: Moment,
 }
 
 /// Empty polls in a row, with nothing but polling between them.
@@ -77,28 +82,38 @@ const ROWS_PER_LOOK: u32 = 8;
 /// How long to sleep at most while a message is due of which nobody will tell.
 pub(crate) const DOZE: Duration = Duration::from_millis(1);
 
-/// A yield that took longer has let another thread run.
-const SWITCHED: Duration = Duration::from_nanos(1200);
-
 impl Waiter {
     pub fn new(policy: Waiting) -> Waiter {
         Waiter {
             policy,
             polls: 0,
             since: None,
+            spins: true,
+            learns: false,
             yielded: None,
-            eager: false,
+            neighbours: Neighbours::default(),
+            way_due: Moment::now(),
         }
     }
 
     /// Something was found: the wait is over.
     #[inline]
     pub fn found(&mut self) {
+        if self.learns {
+            self.learn();
+        }
         self.polls = 0;
         self.since = None;
-        if let Some(gone) = self.yielded.take() {
-            self.eager = gone >= SWITCHED;
+    }
+
+    #[cold]
+    fn learn(&mut self) {
+        let gone = self.yielded.take();
+        // What was there already says nothing: it may have come with the last.
+        if gone.is_some() || self.polls > 0 || self.since.is_some() {
+            self.neighbours.found(gone);
         }
+        self.learns = self.neighbours.wants_to_know();
     }
 
     /// Nothing was found in [`POLLS`] polls. Yields as the phase wants it.
@@ -106,30 +121,53 @@ impl Waiter {
     pub fn idle(&mut self) -> Next {
         // No pause here: the device's poll makes one, or takes as long by itself.
         self.polls += 1;
-        if self.polls < ROWS_PER_LOOK && !self.eager && !self.policy.spin.is_zero() {
+        if self.polls < ROWS_PER_LOOK && !self.neighbours.in_vain && !self.policy.spin.is_zero() {
             return Next::Poll;
         }
         self.look()
     }
 
+    /// There has been something to do all the time: lets others run, now and then. Those who share a server's core could else not so much as ask,
+    /// while those who do not keep it busy.
+    #[cold]
+    pub fn give_way(&mut self) {
+        let now = Moment::now();
+        if now < self.way_due {
+            return;
+        }
+        std::thread::yield_now();
+        let after = Moment::now();
+        self.way_due = after.after_ns(again_after_ns(after.since(now)));
+    }
+
     #[cold]
     fn look(&mut self) -> Next {
         let now = Moment::now();
-        let since = *self.since.get_or_insert(now);
+        let since = match self.since {
+            Some(since) => since,
+            None => {
+                self.spins = self.neighbours.wait_spins();
+                *self.since.insert(now)
+            }
+        };
         let waited = now.since(since);
         self.yielded = None;
-        if waited < self.policy.spin && !self.eager {
+        if waited < self.policy.spin && self.spins {
             self.polls = 0;
+            self.learns = self.neighbours.wants_to_know();
             return Next::Look(now);
         }
         if waited >= self.policy.spin + self.policy.relax {
+            // Whatever ends a sleep says nothing.
+            self.learns = false;
             return Next::Sleep(now);
         }
         std::thread::yield_now();
         let after = Moment::now();
         let gone = after.since(now);
+        self.neighbours.yielded(gone);
         self.yielded = Some(gone);
-        self.eager &= gone >= SWITCHED;
+        self.learns = true;
         Next::Look(after)
     }
 }

@@ -13,7 +13,7 @@ use verbatim::verbs::Pd;
 use super::burst::{self, Bursts, Held};
 use super::control::Hello;
 use super::link::Host;
-use super::measure::{Figures, Group, Pipeline, pipelined, serial};
+use super::measure::{Busy, Figures, Group, Pipeline, pipelined, serial};
 use super::rounds::median;
 use super::shape::{Flow, Size, WINDOW};
 use super::wake;
@@ -338,17 +338,27 @@ impl Caller {
             rate,
             server_busy_ns: None,
             slowest: Some(least / mean),
+            busy: None,
         })
     }
 
-    /// Calls that wake the server.
+    /// Calls that wake the server; and, a quarter of the time, calls one right after the other.
     fn after_idle(&mut self, limit: Duration, deadline: Deadline) -> Result<Figures> {
         let Caller { client, pid, .. } = self;
         let message = [1; Size::B64.bytes()];
-        wake::after_sleep(*pid, limit, || {
+        let mut call = || {
             let reply = client.call(ECHO, message, deadline)?;
             ensure!(reply.bytes() == message, "a call was answered wrongly");
-            Ok(())
+            anyhow::Ok(())
+        };
+        let busy = serial(limit / 4, Size::B64.group(), &mut call)?;
+        let figures = wake::after_sleep(*pid, limit / 4 * 3, call)?;
+        Ok(Figures {
+            busy: Some(Busy {
+                p50_ns: busy.p50_ns,
+                p99_ns: busy.p99_ns,
+            }),
+            ..figures
         })
     }
 
@@ -423,6 +433,7 @@ impl Caller {
             rate: 1e9 / p50_ns,
             server_busy_ns: None,
             slowest: None,
+            busy: None,
         })
     }
 
@@ -477,6 +488,7 @@ impl Caller {
             rate: count as f64 / elapsed.as_secs_f64(),
             server_busy_ns: None,
             slowest: None,
+            busy: None,
         })
     }
 }

@@ -100,6 +100,7 @@ pub fn round(host: &Host, waiting: Waiting) -> Result<Figures> {
         rate: 1e9 / ns,
         server_busy_ns: None,
         slowest: None,
+        busy: None,
     })
 }
 
@@ -223,6 +224,7 @@ mod tests {
                 rate: 1e9 / ns,
                 server_busy_ns: None,
                 slowest: None,
+                busy: None,
             },
             baseline: None,
         };

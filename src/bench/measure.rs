@@ -23,6 +23,17 @@ pub struct Figures {
     pub server_busy_ns: Option<f64>,
     /// Of several clients, the calls of that with the fewest by the mean.
     pub slowest: Option<f64>,
+    /// Of calls after a pause, how long they take without one.
+    pub busy: Option<Busy>,
+}
+
+/// How long operations take one right after the other, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Busy {
+    /// The median.
+    pub p50_ns: f64,
+    /// The 99th percentile.
+    pub p99_ns: f64,
 }
 
 /// Round trips before anything is timed: they wake the peer up and warm the caches.
@@ -99,6 +110,7 @@ pub fn repeated<E>(
         rate: count as f64 / elapsed.as_secs_f64(),
         server_busy_ns: None,
         slowest: None,
+        busy: None,
     })
 }
 
@@ -173,6 +185,7 @@ pub fn pipelined<P: Pipeline>(
         rate: done as f64 / (end - start).as_secs_f64(),
         server_busy_ns: None,
         slowest: None,
+        busy: None,
     })
 }
 

@@ -224,6 +224,7 @@ fn cross(source: impl Source) -> Measured {
             rate: count as f64 / worked.as_secs_f64(),
             server_busy_ns: None,
             slowest: None,
+            busy: None,
         })
     })
 }

@@ -35,6 +35,11 @@ pub struct Record {
     pub server_busy_ns: Option<f64>,
     /// Calls of the slowest of several clients by the mean of all, 1 if they are served alike: median of the rounds. None where there is one client.
     pub slowest: Option<f64>,
+    /// Of calls after a pause, what `p50_ns` is to be at most: three times what a call takes without one, and one wake-up, both their medians in the
+    /// same rounds, nanoseconds.
+    pub limit_p50_ns: Option<f64>,
+    /// The same for `p99_ns`, of 99th percentiles.
+    pub limit_p99_ns: Option<f64>,
     /// Median of the floor before and after the rounds, nanoseconds.
     pub floor_ns: f64,
     /// How many rounds this is about.
@@ -113,7 +118,7 @@ impl Document {
             let slowest = r
                 .slowest
                 .map(|share| format!(", slowest client {share:.2}"));
-            let line = line + &slowest.unwrap_or_default();
+            let line = line + &slowest.unwrap_or_default() + &limits(r).unwrap_or_default();
             let _ = writeln!(out, "{}", line.trim_end());
         }
         if !self.notes.is_empty() {
@@ -124,6 +129,17 @@ impl Document {
         }
         out
     }
+}
+
+/// Of calls after a pause: what they may take, and whether they do.
+fn limits(record: &Record) -> Option<String> {
+    let says = |what: &str, is: f64, limit: f64| {
+        let holds = if is <= limit { "holds" } else { "exceeds" };
+        format!("{what} {holds} {}", time(limit))
+    };
+    let p50 = says("p50", record.p50_ns, record.limit_p50_ns?);
+    let p99 = says("p99", record.p99_ns, record.limit_p99_ns?);
+    Some(format!(", {p50}, {p99}"))
 }
 
 fn time(ns: f64) -> String {
@@ -160,6 +176,8 @@ mod tests {
             baseline_rate: Some(12e6),
             server_busy_ns: Some(61.5),
             slowest: Some(0.9375),
+            limit_p50_ns: Some(140.0),
+            limit_p99_ns: Some(1300.0),
             floor_ns: 80.0,
             rounds: 30,
         }
@@ -178,6 +196,8 @@ mod tests {
         assert_eq!(json["ratio"], 1.875);
         assert_eq!(json["server_busy_ns"], 61.5);
         assert_eq!(json["slowest"], 0.9375);
+        assert_eq!(json["limit_p50_ns"], 140.0);
+        assert_eq!(json["limit_p99_ns"], 1300.0);
         let json = serde_json::to_value(record(None)).unwrap();
         assert!(json["ratio"].is_null() && json.get("ratio").is_some());
     }
@@ -196,6 +216,7 @@ mod tests {
             "server busy",
             "62 ns",
             "slowest client 0.94",
+            "p50 exceeds 140 ns, p99 holds 1.30 µs",
             "1.88  shm/64B/pingpong",
             "note: one",
         ] {

@@ -70,6 +70,17 @@ impl Round {
         Mode::of(self.before_ns, self.after_ns)
     }
 
+    /// What a call after a pause may take, its median and its 99th percentile: three times as long as without one, and what waking a thread
+    /// takes that has slept as long, like compared with like.
+    fn limits(&self) -> Option<(f64, f64)> {
+        let (busy, wake) = (self.case.busy?, self.baseline?);
+        let limit = |busy: f64, wake: f64| 3.0 * busy + wake;
+        Some((
+            limit(busy.p50_ns, wake.p50_ns),
+            limit(busy.p99_ns, wake.p99_ns),
+        ))
+    }
+
     /// The case by its baseline: times, or rates where these count.
     fn ratio(&self, case: Case) -> Option<f64> {
         let baseline = self.baseline?;
@@ -162,6 +173,8 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
         baseline_rate: all(|r| r.baseline.map(|b| b.rate)).map(round_rate),
         server_busy_ns: all(|r| r.case.server_busy_ns).map(round),
         slowest: all(|r| r.case.slowest).map(|share| (1e3 * share).round() / 1e3),
+        limit_p50_ns: all(|r| Some(r.limits()?.0)).map(round),
+        limit_p99_ns: all(|r| Some(r.limits()?.1)).map(round),
         floor_ns: round(median(
             rounds.iter().flat_map(|r| [r.before_ns, r.after_ns]),
         )),
@@ -184,6 +197,7 @@ fn round_rate(rate: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::Busy;
     use super::super::shape::{Flow, Path, Size, Verb};
     use super::super::workload::Calls;
     use super::*;
@@ -206,6 +220,7 @@ mod tests {
             rate: 1e9 / p50_ns,
             server_busy_ns: None,
             slowest: None,
+            busy: None,
         }
     }
 
@@ -306,6 +321,23 @@ mod tests {
             [0.3456, 12.5, 1234.5].map(round_rate),
             [0.346, 12.5, 1235.0]
         );
+    }
+
+    #[test]
+    fn a_call_after_a_pause_may_take_three_without_one_and_a_wake_up() {
+        let idle = Case::Rpc(Calls::Idle(Path::both(Verb::Send)));
+        let mut round = taken(80.0, 80.0, 9000.0, 8000.0);
+        let busy = Busy {
+            p50_ns: 300.0,
+            p99_ns: 5000.0,
+        };
+        round.case.busy = Some(busy);
+        let record = &summarise(idle, "soft0", &[vec![round; 3]])[0];
+        assert_eq!(record.limit_p50_ns, Some(8900.0));
+        assert_eq!(record.limit_p99_ns, Some(31_000.0));
+        round.case.busy = None;
+        let record = &summarise(idle, "soft0", &[vec![round; 3]])[0];
+        assert_eq!((record.limit_p50_ns, record.limit_p99_ns), (None, None));
     }
 
     #[test]

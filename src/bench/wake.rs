@@ -73,6 +73,7 @@ pub fn after_sleep(
         rate: 1e9 / p50_ns,
         server_busy_ns: None,
         slowest: None,
+        busy: None,
     })
 }
 

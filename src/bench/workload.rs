@@ -83,9 +83,17 @@ impl Calls {
                 all.extend(Size::ALL.map(|size| Calls::Plain { path, size, flow }));
             }
         }
-        for path in [PUSHED, Path::both(Verb::Send), FETCHED] {
+        for path in [
+            PUSHED,
+            Path::both(Verb::Send),
+            FETCHED,
+            Path::both(Verb::WritePoll),
+        ] {
             all.extend(CLIENTS.map(|clients| Calls::Many(path, clients)));
-            all.extend([Calls::Gathered(path), Calls::Idle(path)]);
+            all.push(Calls::Idle(path));
+        }
+        for path in [PUSHED, Path::both(Verb::Send), FETCHED] {
+            all.push(Calls::Gathered(path));
             all.extend([Bulk::Requests, Bulk::Replies].map(|bulk| Calls::Beside { path, bulk }));
             all.extend([Start::Together, Start::Apart].map(|start| Calls::Few { path, start }));
         }

@@ -25,6 +25,10 @@ const SPARE_MAX: usize = 16;
 /// How long to wait for memory, in nanoseconds.
 const NO_MEMORY: u64 = 100_000;
 
+/// After so many nanoseconds without a reply the server may sleep. How long it takes to wake up says nothing of how long requests take, and
+/// is no reason to look for the reply less and less often.
+const RESTED: u64 = 50_000;
+
 /// What a connection with a shelf has beside the others.
 pub(super) struct Fetcher {
     shelf: RemoteRegion,
@@ -37,6 +41,8 @@ pub(super) struct Fetcher {
     #[expect(clippy::vec_box, reason = "the queue takes boxes")]
     spare: Vec<Box<Fetch>>,
     pub counts: Counts,
+    /// When something was fetched last.
+    last: Moment,
 }
 
 /// A reply that is to be fetched.
@@ -46,6 +52,8 @@ struct Awaited {
     units: u16,
     /// Whether the server has to READ the request first.
     long: bool,
+    /// Whether the server may have fallen asleep before.
+    rested: bool,
     failed: u32,
     requested: Moment,
     /// When the next READ is to be posted, unless one is out.
@@ -94,6 +102,7 @@ impl Fetcher {
             landed: Vec::new(),
             spare: Vec::new(),
             counts: Counts::default(),
+            last: Moment::now(),
         }
     }
 
@@ -103,6 +112,7 @@ impl Fetcher {
             slot,
             units,
             long,
+            rested: self.awaited.is_empty() && now.ns_since(self.last) > RESTED,
             failed: 0,
             requested: now,
             due: now.after_ns(self.policy.first_after(long)),
@@ -207,8 +217,10 @@ impl Client {
             None => match shelf::check(fetch.bytes(), slot.generation, fetcher.inline_limit) {
                 Fetched::There { len, rest } => {
                     let waited = awaited.posted.ns_since(awaited.requested);
+                    let waited = (!awaited.rested).then_some(waited);
                     let found = (ENTRY_HEAD + len, awaited.failed, waited);
                     fetcher.policy.fetched(awaited.long, found);
+                    fetcher.last = now;
                     if ENTRY_HEAD + len > to {
                         let mut fetch = fetch;
                         // Within the entry, by the check.
@@ -223,7 +235,11 @@ impl Client {
                 }
                 Fetched::NotYet | Fetched::Torn => {
                     awaited.failed += 1;
-                    awaited.due = now.after_ns(fetcher.policy.pause(awaited.failed));
+                    let mut pause = fetcher.policy.pause(awaited.failed);
+                    if awaited.rested {
+                        pause = pause.min(now.ns_since(awaited.requested) / 8);
+                    }
+                    awaited.due = now.after_ns(pause);
                     fetcher.counts.failed += 1;
                     fetcher.counts.wasted += to as u64;
                     fetcher.keep(fetch);

@@ -142,13 +142,16 @@ impl Client {
         let timeout = deadline.remaining_at(now).into_iter().chain(most).min();
         let fds = [self.channel.as_fd(), self.control.as_fd()];
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
+        let mut done = 0;
         if ready & 1 != 0 {
+            // What has come first, and then the system calls that make the descriptor quiet.
+            done = self.progress_polling(1);
             self.channel.wait(Some(Duration::ZERO))?;
         }
         if ready & 2 != 0 {
             self.check_control();
         }
-        Ok(!doze)
+        Ok(!doze || done > 0)
     }
 
     /// Gets ready to sleep: what comes from now on wakes who waits for the channel or the control connection. Whether that is a doze, and for how long

@@ -54,6 +54,9 @@ pub(super) struct CoreCounters {
     pub copies: Counter,
     pub bytes_copied: Counter,
     pub rnr: Counter,
+    /// Connections whose rings began to be polled, and whose are no longer.
+    pub woken: Counter,
+    pub rested: Counter,
 }
 
 /// What is counted of calls, and what a connection or all of a core have counted.
@@ -171,6 +174,8 @@ impl CoreBook {
         // Closed first: what closes in between must not make the difference negative.
         let closed = counters.closed.get();
         stats.connections += counters.opened.get().saturating_sub(closed);
+        let rested = counters.rested.get();
+        stats.polled += counters.woken.get().saturating_sub(rested);
         stats.refused += counters.refused.get();
         stats.broken += counters.broken.get();
         stats.panics += counters.panics.get();

@@ -45,6 +45,9 @@ const CONTROL_EVERY: Duration = Duration::from_micros(500);
 /// Rounds with something to do, after which the clock is looked at.
 const BUSY_ROUNDS: u32 = 64;
 
+/// Rounds with something to do, after which others may run who share the core.
+const WAY_ROUNDS: u32 = 16;
+
 /// How long to sleep at most while an answer waits for memory that another core may free.
 pub(super) const RETRY: Duration = Duration::from_millis(1);
 
@@ -71,6 +74,8 @@ pub(super) struct Events {
     cq: Cq,
     channel: Channel,
     epoll: Epoll,
+    /// Whether the channel has an event.
+    rang: bool,
 }
 
 /// A connection that is ready, and what to tell the client.
@@ -116,7 +121,12 @@ impl Events {
         let epoll = Epoll::new().map_err(start)?;
         epoll.add(&channel, CHANNEL).map_err(start)?;
         epoll.add(&mailbox.wake, WAKE).map_err(start)?;
-        Ok(Events { cq, channel, epoll })
+        Ok(Events {
+            cq,
+            channel,
+            epoll,
+            rang: false,
+        })
     }
 
     /// Has a descriptor of a client's end a sleep.
@@ -170,7 +180,10 @@ where
             }
             if self.pass(POLLS) > 0 {
                 waiter.found();
-                busy += 1;
+                busy = busy.wrapping_add(1);
+                if busy.is_multiple_of(WAY_ROUNDS) {
+                    waiter.give_way();
+                }
                 if busy.is_multiple_of(BUSY_ROUNDS) {
                     self.settle();
                     self.look(Moment::now());
@@ -472,6 +485,7 @@ where
         let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
         conn.guarded = self.host.settings.peer.meters() || self.host.book.times.is_some();
         conn.awake = polls;
+        self.host.book.counters.woken.add(u64::from(polls));
         conn.listed = polls;
         entry.insert(conn);
         // It may be there still, of one that had this key before: not twice, or it would stay so.
@@ -509,6 +523,7 @@ where
         self.routes.remove(&conn.link.recv_id());
         let counters = &self.host.book.counters;
         counters.rnr.add(conn.link.rnr());
+        counters.rested.add(u64::from(conn.awake));
         let broken = match why {
             Lost::Gone(_) | Lost::ClosedHere | Lost::Drained => false,
             Lost::Work { what: TO_SLEEP, .. } => false,
@@ -541,6 +556,7 @@ where
         if now.since(self.looked) >= CONTROL_EVERY {
             self.looked = now;
             self.wait_for_events(Some(Duration::ZERO));
+            self.hear();
             self.tire(false);
             if !self.host.driven.is_empty() {
                 self.attend_driven(now);
@@ -582,8 +598,24 @@ where
         if !self.host.driven.is_empty() {
             self.wake_driven();
         }
+        let mut done = 0;
+        if self.events.rang {
+            // Who has woken us waits for its answer: first that, and then the system calls that make the descriptor quiet.
+            self.host.arrived = None;
+            done = self.pass(1);
+        }
+        self.hear();
         self.looked = Moment::now();
-        doze.is_none()
+        doze.is_none() || done > 0
+    }
+
+    /// Takes the event of the completion queue, if there is one.
+    fn hear(&mut self) {
+        if std::mem::take(&mut self.events.rang)
+            && let Err(error) = self.events.channel.wait(Some(Duration::ZERO))
+        {
+            self.rebuild(error);
+        }
     }
 
     fn wait_for_events(&mut self, timeout: Option<Duration>) {
@@ -594,11 +626,7 @@ where
         };
         for token in tokens {
             match token {
-                CHANNEL => {
-                    if let Err(error) = self.events.channel.wait(Some(Duration::ZERO)) {
-                        self.rebuild(error);
-                    }
-                }
+                CHANNEL => self.events.rang = true,
                 WAKE => self.mailbox.wake.clear(),
                 DRIVEN => {}
                 token => {

@@ -21,7 +21,9 @@ where
         };
         match conn.link.received(completion) {
             Ok(_) => {
-                conn.awake = true;
+                if !std::mem::replace(&mut conn.awake, true) {
+                    self.host.book.counters.woken.add(1);
+                }
                 if !std::mem::replace(&mut conn.listed, true) {
                     self.active.push(key);
                 }
@@ -44,7 +46,10 @@ where
             }
             match conn.link.tire() {
                 // It leaves the list at its next turn.
-                Ok(Rest::Asleep) => conn.awake = false,
+                Ok(Rest::Asleep) => {
+                    conn.awake = false;
+                    self.host.book.counters.rested.add(1);
+                }
                 Ok(Rest::Doze) if rest == Rest::Asleep => rest = Rest::Doze,
                 Ok(Rest::Doze) => {}
                 Ok(_) => rest = Rest::Soon,

@@ -14,6 +14,8 @@ pub struct ServerStats {
     pub accepted: u64,
     /// Connections open now.
     pub connections: u64,
+    /// Of those, connections whose rings are polled just now. Those without calls are not.
+    pub polled: u64,
     /// Connections refused: terms, limits, memory or device.
     pub refused: u64,
     /// TCP connections that said something other than hello, or hung up before it was whole.

@@ -100,13 +100,14 @@ impl Policy {
     }
 
     /// The answer to a request, a long one or not: an entry of so many bytes was found after so many READs that found nothing; the one that found
-    /// it was posted so many nanoseconds after the request.
-    pub fn fetched(&mut self, long: bool, (bytes, failed, waited): (usize, u32, u64)) {
+    /// it was posted so many nanoseconds after the request, if that says how long requests take.
+    pub fn fetched(&mut self, long: bool, (bytes, failed, waited): (usize, u32, Option<u64>)) {
         let expected = &mut self.expected[usize::from(long)];
         // A little earlier each time, until it is too early.
-        *expected = match failed {
-            0 => *expected - expected.div_ceil(16).min(*expected),
-            _ => *expected + waited.saturating_sub(*expected) / 2,
+        *expected = match (failed, waited) {
+            (_, None) => *expected,
+            (0, _) => *expected - expected.div_ceil(16).min(*expected),
+            (_, Some(waited)) => *expected + waited.saturating_sub(*expected) / 2,
         };
         if !self.fixed {
             self.largest = self.largest.max(bytes);
@@ -155,14 +156,14 @@ mod tests {
     fn it_fetches_as_much_as_replies_are_long() {
         let mut policy = Policy::new(false, None, None);
         assert_eq!(usize::from(policy.units()) * UNIT, FIRST);
-        policy.fetched(false, (1000, 0, 0));
+        policy.fetched(false, (1000, 0, Some(0)));
         assert_eq!(policy.units(), 16);
         for _ in 0..2 * STRETCH {
-            policy.fetched(false, (100, 0, 0));
+            policy.fetched(false, (100, 0, Some(0)));
         }
         assert_eq!(policy.units(), 2);
         let mut fixed = Policy::new(false, Some(512), None);
-        fixed.fetched(false, (4000, 0, 0));
+        fixed.fetched(false, (4000, 0, Some(0)));
         assert_eq!(fixed.units(), 8);
         // As long as there can be, and as short.
         fixed = Policy::new(false, Some(usize::MAX), None);
@@ -181,7 +182,7 @@ mod tests {
                 failed += 1;
                 at += 1000 + policy.pause(failed);
             }
-            policy.fetched(false, (100, failed, at));
+            policy.fetched(false, (100, failed, Some(at)));
         }
         assert!(
             (8_000..12_500).contains(&policy.first_after(false)),
@@ -189,17 +190,30 @@ mod tests {
         );
         // And shorter again, when it gets quick.
         for _ in 0..200 {
-            policy.fetched(false, (100, 0, policy.first_after(false)));
+            policy.fetched(false, (100, 0, Some(policy.first_after(false))));
         }
         assert_eq!(policy.first_after(false), 0);
+    }
+
+    #[test]
+    fn how_long_a_server_slept_says_nothing_about_requests() {
+        let mut policy = Policy::new(false, None, None);
+        for _ in 0..20 {
+            policy.fetched(false, (100, 1, Some(500)));
+        }
+        let before = policy.first_after(false);
+        for failed in [20, 0] {
+            policy.fetched(false, (100, failed, None));
+            assert_eq!(policy.first_after(false), before);
+        }
     }
 
     #[test]
     fn what_long_requests_take_says_nothing_about_others() {
         let mut policy = Policy::new(false, None, None);
         for _ in 0..20 {
-            policy.fetched(true, (100, 3, 90_000));
-            policy.fetched(false, (100, 1, 500));
+            policy.fetched(true, (100, 3, Some(90_000)));
+            policy.fetched(false, (100, 1, Some(500)));
         }
         assert!(policy.first_after(true) > 80_000, "{policy:?}");
         assert!(policy.first_after(false) <= 500, "{policy:?}");
@@ -217,11 +231,11 @@ mod tests {
     #[test]
     fn a_hybrid_switches_after_two_calls_and_back() {
         let mut policy = Policy::new(true, None, Some(3));
-        policy.fetched(false, (100, 4, 9000));
-        policy.fetched(false, (100, 3, 9000));
-        policy.fetched(false, (100, 4, 9000));
+        policy.fetched(false, (100, 4, Some(9000)));
+        policy.fetched(false, (100, 3, Some(9000)));
+        policy.fetched(false, (100, 4, Some(9000)));
         assert_ne!(policy.units(), 0, "not two in a row");
-        policy.fetched(false, (100, 4, 9000));
+        policy.fetched(false, (100, 4, Some(9000)));
         assert_eq!((policy.units(), policy.switches()), (0, 1));
         for _ in 0..100 {
             policy.pushed(1_000_000);
@@ -240,7 +254,7 @@ mod tests {
         // Without being asked to, it never switches.
         let mut policy = Policy::new(false, None, Some(0));
         for _ in 0..10 {
-            policy.fetched(false, (100, 40, 9000));
+            policy.fetched(false, (100, 40, Some(9000)));
         }
         assert_ne!(policy.units(), 0);
     }
