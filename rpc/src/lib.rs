@@ -42,6 +42,7 @@ mod server;
 pub mod service;
 mod setup;
 mod shelf;
+mod slices;
 mod slot;
 mod stream;
 #[cfg(feature = "tls")]

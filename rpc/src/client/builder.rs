@@ -18,6 +18,7 @@ use crate::handshake::{
 use crate::link::{PrepareError, Prepared, SMALL, send_depth};
 use crate::order;
 use crate::setup;
+use crate::slices::Slices;
 use crate::slot::SlotTable;
 use crate::stream::Stream;
 use crate::trace::event;
@@ -288,6 +289,8 @@ impl ClientBuilder {
                 .collect(),
             calls: Calls::with_capacity(terms.slots as usize),
             transfers: Turns::default(),
+            slices: Slices::default(),
+            long: 0,
             freed: Vec::with_capacity(terms.slots as usize),
             unreleased: Unreleased::new(terms.slots),
             fetcher: terms.shelf.map(|shelf| {

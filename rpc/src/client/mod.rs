@@ -47,6 +47,7 @@ use crate::handshake::{ReplyPath, RequestPath};
 use crate::link::{Link, SMALL};
 use crate::names::Method;
 use crate::payload::Payload;
+use crate::slices::Slices;
 use crate::slot::SlotTable;
 use crate::turns::Turns;
 use crate::wait::Waiter;
@@ -93,6 +94,10 @@ pub struct Client {
     calls: Calls,
     /// Slots with READs to post.
     transfers: Turns,
+    /// How long these are.
+    slices: Slices,
+    /// Long replies that came in whole since it was looked at.
+    long: usize,
     /// Slots that have become free, for `settle`.
     freed: Vec<SlotId>,
     unreleased: Unreleased,

@@ -98,7 +98,11 @@ impl Client {
             0
         } else {
             // A slice can take a while: neither who waits for an answer that is here, nor one that may be here in a moment, is to wait for it.
-            let urgent = fetches > 0 || self.slots.in_use() < unanswered;
+            let ended = unanswered.saturating_sub(self.slots.in_use()) as usize;
+            let urgent = fetches > 0 || ended > 0;
+            if ended > std::mem::take(&mut self.long) {
+                self.slices.interrupted();
+            }
             match self.transfers.leave_out(urgent) {
                 true => 0,
                 // Only who waits polls more than once.
@@ -352,12 +356,17 @@ impl Client {
             };
             let slice = match alone {
                 true => slice_alone(self.options.read_slice, transfer.left()),
-                false => self.options.read_slice,
+                false => {
+                    let all = self.transfers.left();
+                    let most = self.slices.most(self.options.read_slice, all, 4);
+                    most.min(READ_SLICE_MAX)
+                }
             };
             let next = transfer.next(slice);
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {
+                self.slices.asked(source.len);
                 link.read(slice, source, slot)?;
                 self.recorder.reads += 1;
                 return Ok(1);
@@ -397,6 +406,7 @@ impl Client {
             let held = !flight.held.is_nothing() || !matches!(flight.sent, Body::Empty);
             held.then(|| flight.held.restore(flight.sent))
         });
+        self.long += usize::from(flight.transfer.is_some());
         let mut destination = flight.destination;
         let inline_limit = self.recorder.inline_limit;
         let answer = flight.answer.unwrap_or(Answer::Unwanted);

@@ -26,6 +26,7 @@ use crate::handshake::ReplyPath;
 use crate::link::{Link, SMALL, Sent};
 use crate::names::{Code, Method};
 use crate::outgoing::Held;
+use crate::setup::READ_SLICE_MAX;
 use crate::shelf::Shelf;
 use crate::slot::SlotError;
 use crate::trace::event;
@@ -41,6 +42,10 @@ use verbs::Completion;
 
 /// Most messages that are taken out of a ring before others have their turn.
 const LOOKS_MAX: usize = 16;
+
+/// How much longer READs are of much that is to be READ, where nobody else calls. (Not so long that devices without hardware copy past the
+/// caches: what has just been READ is looked at next.)
+const LONGER: u32 = 2;
 
 pub(super) struct Conn {
     pub(super) id: ConnId,
@@ -387,6 +392,7 @@ impl Conn {
                 continue;
             }
             host.pulled = Some(room);
+            host.long = true;
             self.handle(host, id, (pull.method, pull.deadline), 0)?;
         }
         Ok(())
@@ -508,10 +514,14 @@ impl Conn {
                 self.transfers.took(0);
                 continue;
             };
-            let next = pull.transfer.next(host.settings.read_slice);
+            let all = self.transfers.left();
+            let most = host.slices.most(host.settings.read_slice, all, LONGER);
+            let most = most.min(READ_SLICE_MAX);
+            let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(pull.transfer.left());
             if let Some((slice, source)) = next {
+                host.slices.asked(source.len);
                 self.link.read(slice, source, id)?;
                 self.book.counters.reads.add(1);
                 return Ok(1);

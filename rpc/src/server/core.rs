@@ -11,6 +11,7 @@ use crate::deadline::Deadline;
 use crate::destination::Room;
 use crate::names::Method;
 use crate::outgoing::Copies;
+use crate::slices::Slices;
 use crate::trace::event;
 use crate::wire::SlotId;
 use mempool::Pool;
@@ -153,6 +154,10 @@ pub(super) struct Host<H> {
     pub copies: Copies,
     /// The body of the request that the handler is about to be run for, if it had to be READ.
     pub pulled: Option<Room>,
+    /// How long READs are.
+    pub slices: Slices,
+    /// Whether the handler was run for what had been READ, since it was looked at.
+    pub long: bool,
 }
 
 impl<H> Host<H>

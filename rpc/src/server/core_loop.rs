@@ -67,6 +67,8 @@ pub(super) struct CoreLoop<H> {
     pub(super) mailbox: Arc<Mailbox>,
     connections: Arc<AtomicUsize>,
     looked: Moment,
+    /// Whether the last turn of those with something to do went to a READ.
+    reading: bool,
 }
 
 /// Where a core's completions and wake-ups come from.
@@ -164,6 +166,7 @@ where
             mailbox,
             connections,
             looked: Moment::now(),
+            reading: false,
         }
     }
 
@@ -244,12 +247,12 @@ where
             self.dispatch(completion);
             self.deliver();
         }
+        let served = std::mem::take(&mut self.host.delayed);
         if done > 0 {
             self.host.arrived = None;
-            self.host.delayed = false;
         }
         if !self.active.is_empty() {
-            done += self.attend();
+            done += self.attend(served);
         }
         if !self.host.driven.is_empty() {
             done += self.drive(false);
@@ -332,7 +335,10 @@ where
 
     /// Gives every connection with something to do its turn, and one of them its READ: a slice can take the device a while, and whoever calls with
     /// little is not to wait for more than one.
-    fn attend(&mut self) -> usize {
+    ///
+    /// `served` is whether handlers have run since the last time.
+    fn attend(&mut self, served: bool) -> usize {
+        self.disturbed(served);
         let (mut done, mut reads, mut looked) = (0, 0, 0);
         let mut turn = std::mem::take(&mut self.active);
         // Whose READ it was the last time comes last.
@@ -376,11 +382,21 @@ where
             if looked > 0 {
                 self.deliver();
                 self.host.arrived = None;
-                self.host.delayed = false;
+                let served = std::mem::take(&mut self.host.delayed);
+                self.disturbed(served);
                 looked = 0;
             }
         }
+        self.reading = reads > 0;
         done
+    }
+
+    /// Notes whether somebody was served between two READs, for whom nothing had to be READ.
+    fn disturbed(&mut self, served: bool) {
+        let long = std::mem::take(&mut self.host.long);
+        if served && !long && self.reading {
+            self.host.slices.interrupted();
+        }
     }
 
     /// Makes a connection out of a seed.

@@ -15,6 +15,7 @@ use crate::handshake::RefusalCode;
 use crate::histogram::{Histogram, SharedHistogram};
 use crate::outgoing::Copies;
 use crate::setup;
+use crate::slices::Slices;
 use mempool::Pool;
 use std::fmt;
 use std::io;
@@ -286,6 +287,8 @@ where
         settings,
         arrived: None,
         delayed: false,
+        slices: Slices::default(),
+        long: false,
         copies: Copies::default(),
         pulled: None,
     };

@@ -107,7 +107,11 @@ impl Policy {
         *expected = match (failed, waited) {
             (_, None) => *expected,
             (0, _) => *expected - expected.div_ceil(16).min(*expected),
-            (_, Some(waited)) => *expected + waited.saturating_sub(*expected) / 2,
+            // And later, but not by much: now and then a processor is taken away for long, of which the next replies know nothing.
+            (_, Some(waited)) => {
+                let late = waited.saturating_sub(*expected);
+                *expected + (late / 2).min(self.read + *expected / 4)
+            }
         };
         if !self.fixed {
             self.largest = self.largest.max(bytes);
