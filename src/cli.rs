@@ -156,12 +156,16 @@ Columns:
   slowest client  of several: its calls by the mean of all
   holds, exceeds  of after_idle: three times what a call takes without a pause,
          and one wake-up; medians for p50, 99th percentiles for p99
+  p99 bound  of small calls beside bulk: what their p99 should not exceed,
+         twice the median alone and what the bulk alone takes for a slice of
+         256 KiB, of the same rounds
   ratio  p50 by that of the case named under 'to', measured in the same
          rounds; for pipelined cases rate by rate, where more is better
 
 JSON:
   { \"records\": [ { \"name\", \"device\", \"mode\", \"p50_ns\", \"p99_ns\",
-  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", \"slowest\", ... } ],
+  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", \"slowest\",
+  \"bound_ns\", ... } ],
   \"notes\": [ ... ], ... }
   A case that was measured in both modes has a record for each.")]
 pub struct BenchArgs {

@@ -131,6 +131,7 @@ fn calls_are_compared_with_messages_of_the_same_verb_and_length() {
         let several = ["beside", "after_idle", "16_by", "clients"];
         let busy = small && !several.iter().any(|part| name.contains(part));
         assert_eq!(record["slowest"].is_null(), !name.ends_with("clients"));
+        assert_eq!(record["bound_ns"].is_null(), !name.contains("beside"));
         assert_eq!(record["server_busy_ns"].is_null(), !busy, "{record}");
     }
 }

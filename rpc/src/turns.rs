@@ -111,7 +111,7 @@ mod tests {
         turns.add(slot(2), 2);
         let mut left = [1u64 << 30, 1 << 20, 2];
         let mut order = Vec::new();
-        assert_eq!(turns.left(), left.iter().sum());
+        assert_eq!(turns.left(), left.iter().sum::<u64>());
         for _ in 0..6 {
             let index = turns.next().unwrap().index as usize;
             left[index] -= 1;
@@ -119,7 +119,7 @@ mod tests {
             order.push(index);
         }
         assert_eq!(order, [0, 2, 0, 2, 0, 1]);
-        assert_eq!(turns.left(), left.iter().sum());
+        assert_eq!(turns.left(), left.iter().sum::<u64>());
         turns.remove(0);
         assert_eq!(turns.next(), Some(slot(1)));
         turns.clear();

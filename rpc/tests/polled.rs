@@ -225,7 +225,7 @@ fn many_idle_connections_cost_nothing() {
             }
             let share = idle_share();
             assert!(share < 0.2, "{share} in round {round}");
-            until_polled(&server, 0, || thread::yield_now());
+            until_polled(&server, 0, thread::yield_now);
         }
         // All wake up, and most fall asleep again although others keep the core from it.
         for client in &mut clients {
@@ -241,7 +241,7 @@ fn many_idle_connections_cost_nothing() {
             client.call(ECHO, "x", patient()).unwrap();
         }
         drop(clients);
-        until_polled(&server, 0, || thread::yield_now());
+        until_polled(&server, 0, thread::yield_now);
     });
 }
 

@@ -101,6 +101,7 @@ pub fn round(host: &Host, waiting: Waiting) -> Result<Figures> {
         server_busy_ns: None,
         slowest: None,
         busy: None,
+        slice_ns: None,
     })
 }
 
@@ -225,6 +226,7 @@ mod tests {
                 server_busy_ns: None,
                 slowest: None,
                 busy: None,
+                slice_ns: None,
             },
             baseline: None,
         };

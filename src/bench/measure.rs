@@ -25,6 +25,8 @@ pub struct Figures {
     pub slowest: Option<f64>,
     /// Of calls after a pause, how long they take without one.
     pub busy: Option<Busy>,
+    /// What one slice of the bulk beside it takes, nanoseconds, where there is any.
+    pub slice_ns: Option<f64>,
 }
 
 /// How long operations take one right after the other, nanoseconds.
@@ -111,6 +113,7 @@ pub fn repeated<E>(
         server_busy_ns: None,
         slowest: None,
         busy: None,
+        slice_ns: None,
     })
 }
 
@@ -186,6 +189,7 @@ pub fn pipelined<P: Pipeline>(
         server_busy_ns: None,
         slowest: None,
         busy: None,
+        slice_ns: None,
     })
 }
 

@@ -225,6 +225,7 @@ fn cross(source: impl Source) -> Measured {
             server_busy_ns: None,
             slowest: None,
             busy: None,
+            slice_ns: None,
         })
     })
 }

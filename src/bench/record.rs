@@ -40,6 +40,11 @@ pub struct Record {
     pub limit_p50_ns: Option<f64>,
     /// The same for `p99_ns`, of 99th percentiles.
     pub limit_p99_ns: Option<f64>,
+    /// Of the baseline in the same rounds.
+    pub baseline_p99_ns: Option<f64>,
+    /// What `p99_ns` should not exceed for small calls beside bulk, nanoseconds: twice the median alone, and one slice of the bulk alone; median of
+    /// the rounds. None for all else.
+    pub bound_ns: Option<f64>,
     /// Median of the floor before and after the rounds, nanoseconds.
     pub floor_ns: f64,
     /// How many rounds this is about.
@@ -118,7 +123,9 @@ impl Document {
             let slowest = r
                 .slowest
                 .map(|share| format!(", slowest client {share:.2}"));
-            let line = line + &slowest.unwrap_or_default() + &limits(r).unwrap_or_default();
+            let bound = r.bound_ns.map(|ns| format!(", p99 bound {}", time(ns)));
+            let of_its_own = [slowest, bound, limits(r)];
+            let line = line + &of_its_own.map(Option::unwrap_or_default).concat();
             let _ = writeln!(out, "{}", line.trim_end());
         }
         if !self.notes.is_empty() {
@@ -178,6 +185,8 @@ mod tests {
             slowest: Some(0.9375),
             limit_p50_ns: Some(140.0),
             limit_p99_ns: Some(1300.0),
+            baseline_p99_ns: Some(160.0),
+            bound_ns: Some(11_500.0),
             floor_ns: 80.0,
             rounds: 30,
         }
@@ -198,6 +207,8 @@ mod tests {
         assert_eq!(json["slowest"], 0.9375);
         assert_eq!(json["limit_p50_ns"], 140.0);
         assert_eq!(json["limit_p99_ns"], 1300.0);
+        assert_eq!(json["baseline_p99_ns"], 160.0);
+        assert_eq!(json["bound_ns"], 11_500.0);
         let json = serde_json::to_value(record(None)).unwrap();
         assert!(json["ratio"].is_null() && json.get("ratio").is_some());
     }
@@ -215,8 +226,7 @@ mod tests {
             "6.50 M/s",
             "server busy",
             "62 ns",
-            "slowest client 0.94",
-            "p50 exceeds 140 ns, p99 holds 1.30 µs",
+            "slowest client 0.94, p99 bound 11.50 µs, p50 exceeds 140 ns, p99 holds 1.30 µs",
             "1.88  shm/64B/pingpong",
             "note: one",
         ] {

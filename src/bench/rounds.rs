@@ -81,6 +81,11 @@ impl Round {
         ))
     }
 
+    /// What the 99th percentile of small calls beside bulk should not exceed: twice their time alone, and one slice.
+    fn bound_ns(&self) -> Option<f64> {
+        Some(2.0 * self.baseline?.p50_ns + self.case.slice_ns?)
+    }
+
     /// The case by its baseline: times, or rates where these count.
     fn ratio(&self, case: Case) -> Option<f64> {
         let baseline = self.baseline?;
@@ -175,6 +180,8 @@ pub fn record(case: Case, device: &str, mode: Mode, rounds: &[Round]) -> Record 
         slowest: all(|r| r.case.slowest).map(|share| (1e3 * share).round() / 1e3),
         limit_p50_ns: all(|r| Some(r.limits()?.0)).map(round),
         limit_p99_ns: all(|r| Some(r.limits()?.1)).map(round),
+        baseline_p99_ns: all(|r| r.baseline.map(|b| b.p99_ns)).map(round),
+        bound_ns: all(Round::bound_ns).map(round),
         floor_ns: round(median(
             rounds.iter().flat_map(|r| [r.before_ns, r.after_ns]),
         )),
@@ -221,6 +228,7 @@ mod tests {
             server_busy_ns: None,
             slowest: None,
             busy: None,
+            slice_ns: None,
         }
     }
 
@@ -313,6 +321,24 @@ mod tests {
         assert_eq!(record.ratio, Some(0.5));
         assert_eq!(record.rate, (1e9f64 / 80.0).round());
         assert_eq!(record.baseline_rate, Some(1e9 / 40.0));
+    }
+
+    #[test]
+    fn the_bound_is_twice_the_time_alone_and_a_slice() {
+        let mut rounds = [
+            taken(80.0, 80.0, 3000.0, 600.0),
+            taken(80.0, 80.0, 3000.0, 500.0),
+            taken(80.0, 80.0, 3000.0, 700.0),
+        ];
+        let of = |rounds: &[Round]| {
+            let record = &summarise(PINGPONG, "soft0", &[rounds.to_vec()])[0];
+            (record.bound_ns, record.baseline_p99_ns)
+        };
+        assert_eq!(of(&rounds), (None, Some(1200.0)));
+        for (round, slice) in rounds.iter_mut().zip([10_000.0, 9000.0, 11_000.0]) {
+            round.case.slice_ns = Some(slice);
+        }
+        assert_eq!(of(&rounds), (Some(11_200.0), Some(1200.0)));
     }
 
     #[test]

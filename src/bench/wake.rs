@@ -74,6 +74,7 @@ pub fn after_sleep(
         server_busy_ns: None,
         slowest: None,
         busy: None,
+        slice_ns: None,
     })
 }
 

@@ -12,6 +12,7 @@ use crate::names::Code;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
 use crate::setup::READ_SLICE_MAX;
+use crate::slices;
 use crate::transfer::Transfer;
 use crate::wire::{HEADER_LEN, Header, Kind, PieceList, SlotId, encode_release};
 use verbs::Completion;
@@ -19,14 +20,6 @@ use verbs::Completion;
 /// Once the server holds so much for us, it is told that we have it, without waiting for the next
 /// request.
 const RELEASE_AT: u64 = 64 << 10;
-
-/// The longest READ, where `slice` is that of bodies beside which there are other calls, and so many bytes are `left`. Few READs cost less; but
-/// between them it is looked at deadlines, and at the control connection.
-fn slice_alone(slice: u32, left: u64) -> u32 {
-    // Of what does not fit into a processor's cache, devices without hardware copy a mebibyte faster than less.
-    let times = if left >= 32 * u64::from(slice) { 4 } else { 2 };
-    slice.saturating_mul(times).min(READ_SLICE_MAX)
-}
 
 /// Most messages that are taken out of a ring before anything else has its turn.
 const LOOKS_MAX: usize = 32;
@@ -354,15 +347,13 @@ impl Client {
                 self.transfers.took(0);
                 continue;
             };
-            let slice = match alone {
-                true => slice_alone(self.options.read_slice, transfer.left()),
-                false => {
-                    let all = self.transfers.left();
-                    let most = self.slices.most(self.options.read_slice, all, 4);
-                    most.min(READ_SLICE_MAX)
-                }
+            let slice = self.options.read_slice;
+            // Not all of a body at once: between READs it is looked at deadlines, and at the control connection.
+            let most = match alone {
+                true => slice.saturating_mul(slices::longer(slice, transfer.left())),
+                false => self.slices.most(slice, self.transfers.left(), 4),
             };
-            let next = transfer.next(slice);
+            let next = transfer.next(most.min(READ_SLICE_MAX));
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {

@@ -132,9 +132,13 @@ impl Link {
     /// Goes a step towards sleep, after nothing has come for a while: [`Asleep`](Rest::Asleep), [`Doze`](Rest::Doze), or
     /// [`Soon`](Rest::Soon) if a completion is waited for. The end sleeps then until a wake is [received](Self::received).
     pub fn tire(&mut self) -> Result<Rest, Lost> {
-        // Both kinds of work: as for READs of bodies.
+        // Both kinds of work: as for READs of bodies. With as many of these out as there may be, the completion of one wakes who sleeps
+        // meanwhile, and only messages have to be looked for.
         if !self.may_read() {
-            return Ok(Rest::Soon);
+            return Ok(match self.reads >= self.most_reads {
+                true => Rest::Doze,
+                false => Rest::Soon,
+            });
         }
         let Some(polled) = self.polled() else {
             return Ok(Rest::Asleep);

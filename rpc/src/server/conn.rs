@@ -28,6 +28,7 @@ use crate::names::{Code, Method};
 use crate::outgoing::Held;
 use crate::setup::READ_SLICE_MAX;
 use crate::shelf::Shelf;
+use crate::slices;
 use crate::slot::SlotError;
 use crate::trace::event;
 use crate::transfer::Transfer;
@@ -42,10 +43,6 @@ use verbs::Completion;
 
 /// Most messages that are taken out of a ring before others have their turn.
 const LOOKS_MAX: usize = 16;
-
-/// How much longer READs are of much that is to be READ, where nobody else calls. (Not so long that devices without hardware copy past the
-/// caches: what has just been READ is looked at next.)
-const LONGER: u32 = 2;
 
 pub(super) struct Conn {
     pub(super) id: ConnId,
@@ -514,8 +511,10 @@ impl Conn {
                 self.transfers.took(0);
                 continue;
             };
-            let all = self.transfers.left();
-            let most = host.slices.most(host.settings.read_slice, all, LONGER);
+            let (slice, all) = (host.settings.read_slice, self.transfers.left());
+            let most = host
+                .slices
+                .most(slice, all, slices::longer(slice, pull.transfer.left()));
             let most = most.min(READ_SLICE_MAX);
             let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
