@@ -203,7 +203,7 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError::NotSent`].
-    #[inline]
+    #[inline(always)]
     pub fn submit(
         &mut self,
         method: Method,

@@ -25,14 +25,19 @@ pub(super) enum Forgotten {
 /// Dropping it is allowed: the request goes on, its reply is thrown away.
 #[must_use = "the reply comes from wait"]
 pub struct Pending {
-    key: Option<usize>,
+    /// Or [`NONE`]. Two words are moved in registers: what has just been written and is then moved by its halves costs more than the rest.
+    key: usize,
     dropped: Dropped,
 }
 
+/// No call's key.
+const NONE: usize = usize::MAX;
+
 impl Pending {
+    #[inline(always)]
     pub(super) fn new(key: usize, dropped: &Dropped) -> Pending {
         Pending {
-            key: Some(key),
+            key,
             dropped: Rc::clone(dropped),
         }
     }
@@ -43,15 +48,14 @@ impl Pending {
     ///
     /// # Errors
     /// As [`Client::call`], and [`CallError::WrongClient`].
+    #[inline(always)]
     pub fn wait(mut self, client: &mut Client) -> Result<Reply, CallError> {
-        match self
-            .key
-            .take_if(|_| Rc::ptr_eq(&self.dropped, &client.dropped))
-        {
-            Some(key) => client.finish_call(key),
+        if !Rc::ptr_eq(&self.dropped, &client.dropped) {
             // `self` still has its key: it is dropped like any other.
-            None => Err(CallError::WrongClient),
+            return Err(CallError::WrongClient);
         }
+        let key = std::mem::replace(&mut self.key, NONE);
+        client.finish_call(key)
     }
 
     /// Whether waiting would give an outcome at once: it is there, or the deadline has passed. Takes in what has arrived, and looks at the clock.
@@ -111,17 +115,23 @@ impl Pending {
 
     /// The call's key, if it is this client's.
     fn key_at(&self, client: &Client) -> Option<usize> {
-        self.key
-            .filter(|_| Rc::ptr_eq(&self.dropped, &client.dropped))
+        Rc::ptr_eq(&self.dropped, &client.dropped).then_some(self.key)
     }
 }
 
 impl Drop for Pending {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.dropped.borrow_mut().push(Forgotten::Call(key));
+        if self.key != NONE {
+            forget(&self.dropped, self.key);
         }
     }
+}
+
+/// Nobody will ask about this call any more.
+#[cold]
+fn forget(dropped: &RefCell<Vec<Forgotten>>, key: usize) {
+    dropped.borrow_mut().push(Forgotten::Call(key));
 }
 
 impl fmt::Debug for Pending {

@@ -11,17 +11,22 @@ use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::Lost;
 use crate::names::Method;
+use crate::payload::Payload;
 use crate::wire::{HEADER_LEN, Header, Kind, SlotId};
 
 impl Client {
     /// Sends a small request; the key of its call. `None` if this is no case for it, or the connection has just broken.
-    #[inline(always)]
+    ///
+    /// Not inlined, and what it gives fits into registers: what is written to memory behind a post and read again at another width waits until the
+    /// message has left the processor.
+    #[inline(never)]
     pub(super) fn start_small(
         &mut self,
         method: Method,
-        payload: &[u8],
+        payload: &impl Payload,
         deadline: Deadline,
     ) -> Option<usize> {
+        let payload = payload.as_bytes()?;
         let (slot, started) = match self.post_small(method, payload, deadline) {
             Ok(posted) => posted?,
             Err(lost) => {

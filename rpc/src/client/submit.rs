@@ -30,12 +30,22 @@ impl Client {
         payload: impl Payload,
         deadline: Deadline,
     ) -> Result<usize, CallError> {
+        match self.start_small(method, &payload, deadline) {
+            Some(key) => Ok(key),
+            None => self.start_longer(method, payload, deadline),
+        }
+    }
+
+    #[inline(never)]
+    fn start_longer(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        deadline: Deadline,
+    ) -> Result<usize, CallError> {
         let Some(bytes) = payload.as_bytes() else {
             return self.start_list(method, payload.into_segments(), deadline);
         };
-        if let Some(key) = self.start_small(method, bytes, deadline) {
-            return Ok(key);
-        }
         if let Some(key) = self.start_medium(method, bytes, deadline) {
             return Ok(key);
         }

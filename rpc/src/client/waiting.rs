@@ -1,5 +1,6 @@
 //! Waiting for something to happen to the connection.
 
+use super::small_reply::SmallReply;
 use super::{Client, Reply};
 use crate::bell::Rest;
 use crate::clock::Moment;
@@ -20,11 +21,18 @@ impl Client {
     /// Waits for a call's outcome until its deadline; the outcome.
     #[inline(always)]
     pub(super) fn finish_call(&mut self, key: usize) -> Result<Reply, CallError> {
-        self.wait_for(key);
-        if let Some(small) = self.calls.take_small(key) {
-            return Ok(Reply::small(small, self.recorder.inline_limit));
+        match self.finish_small(key) {
+            Some(small) => Ok(Reply::small(small, self.recorder.inline_limit)),
+            None => self.take_other(key),
         }
-        self.take_other(key)
+    }
+
+    /// Waits for a call's outcome until its deadline; the outcome, if it is a small reply. It fits into a register, so that the reply is put
+    /// together where it is used.
+    #[inline(never)]
+    fn finish_small(&mut self, key: usize) -> Option<SmallReply> {
+        self.wait_for(key);
+        self.calls.take_small(key)
     }
 
     /// Waits for a call's outcome until its deadline.

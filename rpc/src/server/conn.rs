@@ -276,7 +276,7 @@ impl Conn {
                 };
                 let deadline = Deadline::from_wire(us, arrived);
                 // Earlier messages of the same batch may have kept the core busy.
-                if host.delayed && deadline.is_past() {
+                if host.delayed && deadline.is_past_at(Moment::now()) {
                     self.refuse_expired(host, id)?;
                     return self.link.repost(Class::Request);
                 }

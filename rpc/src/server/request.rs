@@ -29,12 +29,14 @@ pub(super) enum Bytes<'a> {
 
 impl Request<'_> {
     /// What is asked for.
+    #[inline]
     pub fn method(&self) -> Method {
         self.method
     }
 
     /// All bytes of the request. Of more than [`CHUNK_MAX`](crate::CHUNK_MAX), which only come if the server has allowed them by
     /// [`max_message`](crate::Server::max_message), the first so many: see [`chunks`](Self::chunks).
+    #[inline]
     pub fn body(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Inline(bytes) => bytes,

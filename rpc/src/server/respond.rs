@@ -40,11 +40,12 @@ impl Conn {
             return self.answer_medium(host, id);
         };
         self.book.counters.bytes_sent.add((len - HEADER_LEN) as u64);
-        let mut header = Header::new(Kind::Reply);
-        header.slot = id;
         if self.shelf.is_some() {
-            self.shelve_small(header, &mut room, len)?;
+            self.shelve_small(id, &mut room, len)?;
         } else {
+            // Here alone, and its address never taken: it goes from registers into the message.
+            let mut header = Header::new(Kind::Reply);
+            header.slot = id;
             let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
             self.link.post_small(Class::Answer, header, message)?;
         }
@@ -89,13 +90,10 @@ impl Conn {
 
     /// Leaves a small reply for the client, or pushes it if it is to be pushed after all. Header and reply have `len` bytes.
     #[inline(never)]
-    fn shelve_small(
-        &mut self,
-        mut header: Header,
-        room: &mut [u8; ROOM],
-        len: usize,
-    ) -> Result<(), Lost> {
-        let slot = &self.slots[header.slot.index as usize];
+    fn shelve_small(&mut self, id: SlotId, room: &mut [u8; ROOM], len: usize) -> Result<(), Lost> {
+        let mut header = Header::new(Kind::Reply);
+        header.slot = id;
+        let slot = &self.slots[id.index as usize];
         let units = slot.fetch;
         header.remaining_us = self.served(slot);
         let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];

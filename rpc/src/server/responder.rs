@@ -227,21 +227,38 @@ impl Responder {
 
     /// Answers with a payload. Pool buffers of more than 4 KiB together leave without a copy; large ones stay where they are
     /// until the client has READ them.
-    #[inline]
+    #[inline(always)]
     pub fn reply(mut self, payload: impl Payload) {
         if let Some(bytes) = payload.as_bytes()
             && self.outbox.put_small(self.conn, self.slot, bytes)
         {
             self.answered = true;
-        } else {
-            self.reply_longer(payload);
+            return;
         }
+        // Another one answers, so that nothing needs the address of this one, which need never be in memory then.
+        self.answered = true;
+        let outbox = Rc::clone(&self.outbox);
+        Responder::reply_longer(outbox, self.conn, self.slot, self.inline_limit, payload);
     }
 
-    fn reply_longer(self, payload: impl Payload) {
+    #[inline(never)]
+    fn reply_longer(
+        outbox: Rc<Outbox>,
+        conn: ConnId,
+        slot: SlotId,
+        inline_limit: u32,
+        payload: impl Payload,
+    ) {
+        let responder = Responder {
+            outbox,
+            conn,
+            slot,
+            inline_limit,
+            answered: false,
+        };
         match payload.as_bytes() {
-            Some(bytes) => self.reply_bytes(bytes),
-            None => self.reply_list(payload.into_segments()),
+            Some(bytes) => responder.reply_bytes(bytes),
+            None => responder.reply_list(payload.into_segments()),
         }
     }
 
@@ -329,28 +346,28 @@ impl Drop for Responder {
     #[inline]
     fn drop(&mut self) {
         if !self.answered {
-            self.drop_unanswered();
+            unanswered(&self.outbox, self.conn, self.slot);
         }
     }
 }
 
-impl Responder {
-    #[cold]
-    fn drop_unanswered(&self) {
-        let (code, message) = if std::thread::panicking() {
-            (Code::PANICKED, "the handler panicked")
-        } else {
-            (
-                Code::UNANSWERED,
-                "the handler dropped the request without an answer",
-            )
-        };
-        self.push(What::Error {
-            started: true,
-            code,
-            message: message.to_owned(),
-        });
-    }
+/// Answers a request of which the responder was dropped.
+#[cold]
+fn unanswered(outbox: &Outbox, conn: ConnId, slot: SlotId) {
+    let (code, message) = if std::thread::panicking() {
+        (Code::PANICKED, "the handler panicked")
+    } else {
+        (
+            Code::UNANSWERED,
+            "the handler dropped the request without an answer",
+        )
+    };
+    let what = What::Error {
+        started: true,
+        code,
+        message: message.to_owned(),
+    };
+    outbox.push(Response { conn, slot, what });
 }
 
 impl fmt::Debug for Responder {
