@@ -51,6 +51,17 @@ pub(crate) fn will_read(at: *const u8) {
     let _ = at;
 }
 
+/// Says that the line at `at` will be written soon, so that another processor gives it up meanwhile. Only a hint: any address will do.
+#[inline]
+pub(crate) fn will_write(at: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch accesses nothing; processors without this one do nothing.
+    unsafe {
+        core::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    let _ = at;
+}
+
 /// Copies like [`copy`], in slices of 1 to 4096 bytes whose lengths come from `rng`, with a call of `pause` between
 /// any two. Slices end where a word of the destination ends, so words stay whole.
 ///

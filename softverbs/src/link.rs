@@ -43,6 +43,8 @@ pub(crate) struct OutLane {
     /// Counts operations, so that two uses of one thing have different hazards.
     pub op: u32,
     pub fenced: bool,
+    /// Where the last WRITE with immediate data ended, in whole lines: who writes one message behind the other will go on there.
+    pub next: usize,
     /// What the peer says of its queue pair.
     pub advert: Shared<QpAdvert>,
     /// Our own advertisement, which holds our words: hazard, parked, fatal.
@@ -263,6 +265,7 @@ impl Link {
             producer: Producer::default(),
             claimed: 0,
             posted: 0,
+            next: 0,
             op: 0,
             // Either side without membarrier needs the fence: theirs reaches only those who registered.
             fenced: self.peer.segment.header().fence.load(Ordering::Relaxed) != 0

@@ -227,38 +227,23 @@ impl Responder {
 
     /// Answers with a payload. Pool buffers of more than 4 KiB together leave without a copy; large ones stay where they are
     /// until the client has READ them.
-    #[inline(always)]
+    // Not inlined: it would be moved first, and what has just been written and is moved at another width waits for all that was written before,
+    // the last message included.
+    #[inline(never)]
     pub fn reply(mut self, payload: impl Payload) {
         if let Some(bytes) = payload.as_bytes()
             && self.outbox.put_small(self.conn, self.slot, bytes)
         {
             self.answered = true;
-            return;
+        } else {
+            self.reply_longer(payload);
         }
-        // Another one answers, so that nothing needs the address of this one, which need never be in memory then.
-        self.answered = true;
-        let outbox = Rc::clone(&self.outbox);
-        Responder::reply_longer(outbox, self.conn, self.slot, self.inline_limit, payload);
     }
 
-    #[inline(never)]
-    fn reply_longer(
-        outbox: Rc<Outbox>,
-        conn: ConnId,
-        slot: SlotId,
-        inline_limit: u32,
-        payload: impl Payload,
-    ) {
-        let responder = Responder {
-            outbox,
-            conn,
-            slot,
-            inline_limit,
-            answered: false,
-        };
+    fn reply_longer(self, payload: impl Payload) {
         match payload.as_bytes() {
-            Some(bytes) => responder.reply_bytes(bytes),
-            None => responder.reply_list(payload.into_segments()),
+            Some(bytes) => self.reply_bytes(bytes),
+            None => self.reply_list(payload.into_segments()),
         }
     }
 
