@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use ibverbs_sys::ibv_send_wr;
+use ibverbs_sys::{ibv_send_wr, ibv_wr_opcode};
 
+use crate::copied::{BatchCopied, inline};
 use crate::errno;
 use crate::wr::{Incoming, Op, Outgoing, Word, Work};
 use crate::{
@@ -46,6 +47,10 @@ pub(crate) struct Chain<T> {
     requests: Vec<ibv_send_wr>,
     /// Of all requests, one after the other.
     segments: Vec<Sge>,
+    /// Bytes that are copied while they are posted.
+    copied: Vec<u8>,
+    /// Segments that lie in there; until they are posted their addresses count from its start.
+    within: Vec<usize>,
 }
 
 // SAFETY: the pointers in the requests are set when they are posted, and not followed afterwards.
@@ -59,13 +64,25 @@ impl<T> Chain<T> {
             values: Vec::new(),
             requests: Vec::new(),
             segments: Vec::new(),
+            copied: Vec::new(),
+            within: Vec::new(),
         }
+    }
+
+    /// Keeps a copy of bytes until all of it is posted, or dropped: where it is, from the start of all that is kept.
+    #[inline(always)]
+    fn keep(&mut self, bytes: &[u8]) -> usize {
+        let at = self.copied.len();
+        self.copied.extend_from_slice(bytes);
+        at
     }
 
     pub(crate) fn clear(&mut self) {
         // First what names memory, then the memory: dropping a value may panic.
         self.requests.clear();
         self.segments.clear();
+        self.within.clear();
+        self.copied.clear();
         self.values.clear();
     }
 
@@ -83,10 +100,14 @@ impl<T> Chain<T> {
         self.requests.len()
     }
 
-    /// `list` holds the segments of `value`.
+    /// `list` holds the segments of `value`; `kept`: of what is [kept](Self::keep) here, if there are any.
     #[inline(always)]
-    pub(crate) fn push(&mut self, value: T, mut request: ibv_send_wr, list: &SgeList) {
+    pub(crate) fn push(&mut self, value: T, mut request: ibv_send_wr, list: &SgeList, kept: bool) {
         request.num_sge = list.len() as i32;
+        if kept {
+            let from = self.segments.len();
+            self.within.extend(from..from + list.len());
+        }
         self.segments.extend_from_slice(list.as_slice());
         self.requests.push(request);
         self.values.push(value);
@@ -95,6 +116,13 @@ impl<T> Chain<T> {
     /// Links the requests to their segments and to each other; the first of them, or null.
     #[inline(always)]
     fn link(&mut self) -> *mut ibv_send_wr {
+        // Its memory may have moved while it grew; now it stays.
+        let copied = self.copied.as_ptr() as u64;
+        for at in self.within.drain(..) {
+            if let Some(segment) = self.segments.get_mut(at) {
+                segment.addr += copied;
+            }
+        }
         let (first, count) = (self.requests.as_mut_ptr(), self.requests.len());
         let mut segments = self.segments.as_mut_ptr();
         for (at, request) in self.requests.iter_mut().enumerate() {
@@ -173,7 +201,7 @@ impl<'q, T: Send + 'static, K> Batch<'q, T, K> {
         let (count, mut bad) = (chain.len(), std::ptr::null_mut());
         // SAFETY: the queue pair is alive. The chain ends with null, and the segments are those of the values, which keep their
         // addresses when they move into the ring, where they stay until the device is done: the contracts of `Gather`, `Scatter` and
-        // `StoredAs`.
+        // `StoredAs`. Or they lie in what the chain keeps, which nobody touches during the call, and are inline data: read before it returns.
         let ret = unsafe { way.post(first, &mut bad) };
         let posted = if ret == 0 {
             count
@@ -225,6 +253,40 @@ impl<T: Send + 'static, K: Connected> Batch<'_, T, K> {
         T: Gather,
     {
         Wr::write(self, work.into(), remote)
+    }
+}
+
+/// Bytes that are copied.
+impl<T: Send + 'static, K: Connected> Batch<'_, T, K> {
+    /// As [`SendQueue::send_copy`]; finish with [`add`](Wr::add). The bytes are copied at once, and once more while they are posted.
+    #[doc(alias = "IBV_SEND_INLINE")]
+    #[inline(always)]
+    pub fn send_copy(&mut self, bytes: &[u8], token: T) -> Wr<'_, T, BatchCopied<T>, Self> {
+        let work = self.copied(bytes, token);
+        Wr::new(self, work, inline(ibv_wr_opcode::IBV_WR_SEND, None))
+    }
+
+    /// As [`SendQueue::write_copy`]; finish with [`add`](Wr::add). The bytes are copied at once, and once more while they are posted.
+    #[doc(alias = "IBV_SEND_INLINE")]
+    #[inline(always)]
+    pub fn write_copy(
+        &mut self,
+        bytes: &[u8],
+        token: T,
+        remote: RemoteRegion,
+    ) -> Wr<'_, T, BatchCopied<T>, Self> {
+        let work = self.copied(bytes, token);
+        let op = inline(ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote));
+        Wr::new(self, work, op)
+    }
+
+    #[inline(always)]
+    fn copied(&mut self, bytes: &[u8], token: T) -> BatchCopied<T> {
+        BatchCopied {
+            at: self.queue.chain.keep(bytes),
+            len: bytes.len(),
+            token,
+        }
     }
 }
 

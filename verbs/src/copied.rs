@@ -28,6 +28,31 @@ impl<T> Work<T> for Copied<'_, T> {
 
 impl<T> Carries for Copied<'_, T> {}
 
+/// Bytes that a batch keeps until it is posted, and what the queue holds in their place.
+pub struct BatchCopied<T> {
+    /// From the start of all that the batch keeps.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) token: T,
+}
+
+impl<T> Work<T> for BatchCopied<T> {
+    const KIND: Kind = Kind::Outgoing;
+    const KEPT: bool = true;
+    #[inline(always)]
+    fn list(&mut self, out: &mut SgeList) {
+        if self.len > 0 {
+            out.push_bytes(self.at as u64, self.len, LKey(0));
+        }
+    }
+    #[inline(always)]
+    fn store(self) -> T {
+        self.token
+    }
+}
+
+impl<T> Carries for BatchCopied<T> {}
+
 pub(crate) fn inline(opcode: ibv_wr_opcode, remote: Option<RemoteRegion>) -> Op {
     let mut op = Op::new(opcode, remote);
     // What makes the borrow enough: ibv_post_send(3), "the low-level driver (CPU) will read the data and not the RDMA

@@ -272,7 +272,7 @@ impl<T: Send + 'static, K> SendQueue<T, K> {
             return Err(PostError::new(kind, value));
         }
         let request = op.request(id, W::KIND, operands);
-        self.chain.push(value, request, &list);
+        self.chain.push(value, request, &list, W::KEPT);
         Ok(())
     }
 

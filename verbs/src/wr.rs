@@ -51,6 +51,8 @@ impl Kind {
 pub trait Work<T> {
     /// Known to the compiler, so that a send pays for no check of a READ.
     const KIND: Kind;
+    /// Whether the segments lie in what a batch keeps, and their addresses count from its start.
+    const KEPT: bool = false;
     /// Adds the segments.
     fn list(&mut self, out: &mut SgeList);
     /// Of an atomic or a datagram.

@@ -4,6 +4,7 @@
 //! happened when a batch is dropped, and nothing of it is waited for while it grows.
 
 use super::flight::Flight;
+use super::small_batch::SmallBatch;
 use super::submit::Unsent;
 use super::{Client, Pending};
 use crate::clock::Moment;
@@ -30,22 +31,30 @@ pub struct Batch<'c> {
 /// What a batch holds. The memory stays with the client, for the next one.
 #[derive(Default)]
 pub(super) struct Batched {
-    items: Vec<Item>,
+    pub items: Vec<Item>,
     /// What they take of a ring.
-    bytes: u64,
+    pub bytes: u64,
     /// Keys of the calls that are being posted.
-    keys: Vec<usize>,
+    pub keys: Vec<usize>,
+    /// Requests that are small: all of them, or none.
+    pub small: SmallBatch,
 }
 
 impl Batched {
     fn clear(&mut self) {
         self.items.clear();
         self.bytes = 0;
+        self.small.clear();
+    }
+
+    /// Requests in it.
+    fn len(&self) -> usize {
+        self.items.len() + self.small.len()
     }
 }
 
 /// A request that is ready.
-struct Item {
+pub(super) struct Item {
     method: Method,
     deadline: Deadline,
     ready: Ready,
@@ -115,30 +124,19 @@ impl Batch<'_> {
         destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<(), CallError> {
-        match self.client.make_item(payload, deadline) {
-            Ok(ready) => {
-                let len = ready.header.len() + ready.body.len();
-                let room = |link: &Link| link.room_of(len);
-                self.client.batched.bytes += self.client.link.as_ref().map_or(0, room);
-                self.client.batched.items.push(Item {
-                    method,
-                    deadline,
-                    ready,
-                    destination,
-                });
-                Ok(())
-            }
-            Err(unsent) => {
-                let (reason, segments) = *unsent;
-                let buffers = Buffers::new(segments, destination);
-                Err(CallError::not_sent(reason, buffers))
-            }
+        if destination.is_none()
+            && let Some(bytes) = payload.as_bytes()
+            && self.client.add_small(method, bytes, deadline)
+        {
+            return Ok(());
         }
+        self.client
+            .add_other(method, payload, destination, deadline)
     }
 
     /// Requests in it.
     pub fn len(&self) -> usize {
-        self.client.batched.items.len()
+        self.client.batched.len()
     }
 
     /// Whether there are none.
@@ -148,6 +146,8 @@ impl Batch<'_> {
 
     /// How many more can be added now, however long they are; of short ones it may be more. Takes in what has arrived.
     pub fn room(&mut self) -> usize {
+        // It may make progress, and so change what was counted.
+        self.client.batched.small.look_again();
         self.client.room_in_batch()
     }
 
@@ -186,14 +186,85 @@ impl fmt::Debug for Batch<'_> {
 impl Client {
     /// Whether requests wait in a batch.
     pub(super) fn has_batch(&self) -> bool {
-        !self.batched.items.is_empty()
+        self.batched.len() > 0
+    }
+
+    /// Adds a request, and makes it ready. Those that are small and were added before it become such as well: all of a batch are posted the same way.
+    #[inline(never)]
+    fn add_other(
+        &mut self,
+        method: Method,
+        payload: impl Payload,
+        destination: Option<Room>,
+        deadline: Deadline,
+    ) -> Result<(), CallError> {
+        let made = match self.grow_up() {
+            Ok(()) => self.make_item(payload, deadline),
+            Err(reason) => {
+                let segments = payload.as_bytes().is_none();
+                Err(Box::new((
+                    reason,
+                    segments.then(|| payload.into_segments()),
+                )))
+            }
+        };
+        match made {
+            Ok(ready) => {
+                self.push_item(Item {
+                    method,
+                    deadline,
+                    ready,
+                    destination,
+                });
+                Ok(())
+            }
+            Err(unsent) => {
+                let (reason, segments) = *unsent;
+                let buffers = Buffers::new(segments, destination);
+                Err(CallError::not_sent(reason, buffers))
+            }
+        }
+    }
+
+    fn push_item(&mut self, item: Item) {
+        let len = item.ready.header.len() + item.ready.body.len();
+        let room = |link: &Link| link.room_of(len);
+        self.batched.bytes += self.link.as_ref().map_or(0, room);
+        self.batched.items.push(item);
+    }
+
+    /// Makes the small requests of the batch ready like others. On failure the batch is as it was.
+    fn grow_up(&mut self) -> Result<(), NotSentReason> {
+        if self.batched.small.len() == 0 {
+            return Ok(());
+        }
+        let small = std::mem::take(&mut self.batched.small);
+        let made = small.each().map(|(method, deadline, bytes)| {
+            let outgoing = self.take_in(bytes)?;
+            Ok(Item {
+                method,
+                deadline,
+                ready: self.make(outgoing)?,
+                destination: None,
+            })
+        });
+        let made: Result<Vec<Item>, Unsent> = made.collect();
+        self.batched.small = small;
+        let items = made.map_err(|unsent| unsent.0)?;
+        self.batched.small.clear();
+        // What they take of a ring is counted anew.
+        self.batched.bytes = 0;
+        for item in items {
+            self.push_item(item);
+        }
+        Ok(())
     }
 
     /// How many more requests could be posted together with those in the batch.
     pub(super) fn room_in_batch(&mut self) -> usize {
         let room = |client: &Client| {
-            let Batched { items, bytes, .. } = &client.batched;
-            let count = items.len() as u32;
+            let Batched { bytes, .. } = &client.batched;
+            let count = client.batched.len() as u32;
             let beyond = |link: &Link| link.requests_beyond(count, *bytes);
             let beyond = client.link.as_ref().map_or(0, beyond);
             beyond.min(client.slots.free().saturating_sub(count)) as usize
@@ -227,9 +298,17 @@ impl Client {
 
     /// Posts all items; the keys of their calls, in order.
     fn post_batch(&mut self, batched: &mut Batched) {
-        let Batched { items, keys, bytes } = batched;
+        let Batched {
+            items,
+            keys,
+            bytes,
+            small,
+        } = batched;
         keys.clear();
         *bytes = 0;
+        if small.len() > 0 {
+            return self.post_small_batch(small, keys);
+        }
         if items.is_empty() {
             return;
         }
@@ -321,7 +400,7 @@ impl Client {
 
     /// The end of the connection, because of a batch that was not posted, or not all of it.
     #[cold]
-    fn post_failed(&mut self, keys: &[usize], several: Several) {
+    pub(super) fn post_failed(&mut self, keys: &[usize], several: Several) {
         let Several {
             lost,
             posted,

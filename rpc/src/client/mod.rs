@@ -22,6 +22,7 @@ mod reply;
 #[cfg(feature = "tls")]
 mod secure;
 mod small;
+mod small_batch;
 mod small_reply;
 mod stats;
 mod submit;

@@ -6,8 +6,9 @@ use crate::error::Lost;
 use crate::posted::{Body, Message, Posted};
 use crate::ring::span;
 use crate::ring::stamp::FRAME_LEN;
-use crate::wire::{Header, SlotId};
+use crate::wire::{HEADER_LEN, Header, SlotId};
 use mempool::Buf;
+use verbs::RemoteRegion;
 
 /// One of several requests that are posted together: as the arguments of [`Link::post`].
 pub(crate) struct Together {
@@ -27,6 +28,70 @@ pub(crate) struct Several {
 }
 
 impl Link {
+    /// Longest payload in bytes for [`post_copies`](Self::post_copies); `None` if nothing is posted so.
+    #[inline]
+    pub fn copies(&self) -> Option<usize> {
+        // Where each needs a frame of its own, they are made ready one by one.
+        match self.teller {
+            None => self.small(),
+            Some(_) => None,
+        }
+    }
+
+    /// Posts small requests with one call of the device, each of which [`requests_beyond`](Self::requests_beyond) said there is
+    /// room for: payloads that lie behind room for their headers, of at most [`copies`](Self::copies) bytes.
+    ///
+    /// The first batches allocate; later ones use that memory again.
+    pub fn post_copies<'m>(
+        &mut self,
+        requests: impl ExactSizeIterator<Item = (Header, &'m mut [u8])>,
+    ) -> Result<(), Several> {
+        let mut left = requests.len();
+        let mut batch = self.tx.batch();
+        for (mut header, message) in requests {
+            left -= 1;
+            let len = message.len();
+            let payload = len - HEADER_LEN;
+            let sent = self.credits.send(Class::Request, len);
+            header.credit = sent.counter;
+            header.inline_len = payload as u32;
+            header.body_len = payload as u64;
+            if let Some(front) = message.first_chunk_mut() {
+                header.encode(front);
+            }
+            // The last one's completion is that of all.
+            let signal = left == 0 || self.unsignaled + 1 >= self.signal_every;
+            let added = match (self.terms.peer_ring, sent.offset) {
+                (Some(ring), Some(offset)) => {
+                    // Within the ring, like all that `Credits` gives out.
+                    debug_assert!(offset + len as u64 <= ring.len);
+                    let place = RemoteRegion {
+                        addr: ring.addr + offset,
+                        len: len as u64,
+                        rkey: ring.rkey,
+                    };
+                    let wr = batch.write_copy(message, Posted::Copied, place).imm(0);
+                    if signal { wr.signaled() } else { wr }.add()
+                }
+                _ => {
+                    let wr = batch.send_copy(message, Posted::Copied);
+                    if signal { wr.signaled() } else { wr }.add()
+                }
+            };
+            // There is room, and no message is longer than the device copies.
+            added.map_err(|error| nothing(post_failed(&error)))?;
+            self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
+            if signal {
+                self.frames_out = (0, 0);
+            }
+        }
+        batch.post().map_err(|error| Several {
+            lost: post_failed(&error),
+            posted: error.posted(),
+            bodies: Vec::new(),
+        })
+    }
+
     /// How many more requests can be posted together now, however long they are, with so many that take so much of a ring.
     pub fn requests_beyond(&self, count: u32, bytes: u64) -> u32 {
         let room = self.tx.free_slots().saturating_sub(count + self.kept);

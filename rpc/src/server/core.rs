@@ -203,7 +203,6 @@ where
     #[inline(always)]
     fn call(&mut self) {
         let Run { host, job } = self;
-        let responder = Responder::new(&host.outbox, job.conn, job.slot, job.inline_limit);
         let request = Request {
             method: job.method,
             bytes: match host.pulled.take() {
@@ -218,6 +217,8 @@ where
             peer: job.peer,
             pool: &host.pool,
         };
+        // Last, with nothing between that may panic: so it is put together where it is handed over.
+        let responder = Responder::new(&host.outbox, job.conn, job.slot, job.inline_limit);
         (host.handler)(request, responder);
     }
 }

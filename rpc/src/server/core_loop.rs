@@ -285,10 +285,15 @@ where
     }
 
     /// Posts answers that were given outside of their own connection's turn.
+    #[inline(always)]
     pub(super) fn deliver(&mut self) {
-        if self.host.outbox.is_empty() {
-            return;
+        if !self.host.outbox.is_empty() {
+            self.deliver_all();
         }
+    }
+
+    #[inline(never)]
+    fn deliver_all(&mut self) {
         while let Some(response) = self.host.outbox.pop() {
             let ConnId { key, epoch } = response.conn;
             let Some(conn) = self.conns.get_mut(key).filter(|c| c.id.epoch == epoch) else {

@@ -195,6 +195,7 @@ pub struct Responder {
 }
 
 impl Responder {
+    #[inline(always)]
     pub(super) fn new(
         outbox: &Rc<Outbox>,
         conn: ConnId,
