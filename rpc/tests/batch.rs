@@ -57,6 +57,44 @@ fn calls_of_a_batch_are_answered_in_any_shape() {
     });
 }
 
+/// Small requests are posted in a way of their own while there are no others in the batch.
+#[test]
+fn small_requests_stay_in_order_when_others_join_them() {
+    over_all_paths(|| {
+        let server = serve(server());
+        let mut client = client(&server);
+        for (count, long) in [(1, false), (20, false), (20, true), (3, true)] {
+            let mut batch = client.batch();
+            for n in 0..count {
+                batch
+                    .add(ECHO, &pattern(n * 9, n as u8)[..], patient())
+                    .unwrap();
+            }
+            assert_eq!(batch.len(), count);
+            if long {
+                batch.add(ECHO, &pattern(3000, 99)[..], patient()).unwrap();
+                batch.add(ECHO, "behind", patient()).unwrap();
+            }
+            assert!(batch.room() > 0);
+            let calls = batch.post();
+            let mut replies = calls
+                .into_iter()
+                .map(|call| call.wait(&mut client).unwrap());
+            for n in 0..count {
+                assert!(replies.next().unwrap().bytes() == pattern(n * 9, n as u8));
+            }
+            if long {
+                assert!(replies.next().unwrap().bytes() == pattern(3000, 99));
+                assert!(replies.next().unwrap().bytes() == b"behind");
+            }
+            assert!(replies.next().is_none());
+        }
+        let stats = client.stats();
+        assert_eq!((stats.batches, stats.batched, stats.calls), (4, 48, 48));
+        assert_eq!((server.stats().calls, server.stats().rnr), (48, 0));
+    });
+}
+
 #[test]
 fn what_does_not_fit_stays_with_the_caller() {
     over_all_paths(|| {
@@ -162,6 +200,33 @@ fn what_cannot_be_sent_says_why() {
         };
         assert!(matches!(failed.reason(), NotSentReason::Closed(_)));
         assert_eq!(failed.buffers().copy_to_vec(), pattern(5000, 1));
+    });
+}
+
+#[test]
+fn small_requests_that_do_not_fit_are_refused() {
+    over_all_paths(|| {
+        let server = serve(server().window(32));
+        let mut client = client(&server);
+        let slots = client.slots() as usize;
+        let mut batch = client.batch();
+        let past = Deadline::after_ms(0);
+        let late = batch.add(ECHO, "late", past);
+        assert!(
+            matches!(late, Err(CallError::NotSent(failed)) if matches!(failed.reason(), NotSentReason::Deadline))
+        );
+        let mut added = 0;
+        while batch.add(ECHO, [added as u8; 100], patient()).is_ok() {
+            added += 1;
+            assert!(added <= slots);
+        }
+        assert_eq!((batch.len(), batch.room()), (added, 0));
+        let calls = batch.post();
+        for (n, call) in calls.into_iter().enumerate() {
+            assert_eq!(call.wait(&mut client).unwrap().bytes(), [n as u8; 100]);
+        }
+        assert_eq!((client.stats().credit_stalls, client.stats().rnr), (0, 0));
+        assert!(added + 1 >= slots, "{added} of {slots}");
     });
 }
 

@@ -94,6 +94,68 @@ fn all_kinds_of_work_in_one_batch_are_done_in_order() {
     assert_eq!(bytes[5..], [&read[..], b"last"]);
 }
 
+/// What is to be copied is copied when it is added: its memory can be used again, and grows in the meantime.
+#[test]
+fn bytes_are_copied_when_they_are_added() {
+    const COUNT: u8 = 30;
+    let pd = device().alloc_pd().unwrap();
+    let access = Access::REMOTE_WRITE;
+    let (mut a, mut b) = pair_of::<Buf, Buf>(&pd, |q| q.access(access).max_inline(64));
+    let shared = pd.expose(64 * usize::from(COUNT), access).unwrap();
+    for round in 0..3 {
+        for _ in 0..COUNT {
+            b.rx.post(room(&pd, 64)).unwrap();
+        }
+        let mut batch = a.tx.batch();
+        let mut bytes = [0; 40];
+        // Nothing of this one stays.
+        drop(batch.send_copy(&[99; 64], buf(&pd, b"dropped")));
+        for n in 0..COUNT {
+            bytes.fill(n + round);
+            let token = buf(&pd, &[n]);
+            if n % 2 == 0 {
+                let wr = batch.send_copy(&bytes, token);
+                if n + 2 >= COUNT { wr.signaled() } else { wr }
+                    .add()
+                    .unwrap();
+            } else {
+                let place = shared
+                    .remote()
+                    .slice(64 * u64::from(n)..64 * u64::from(n) + 40);
+                let wr = batch
+                    .write_copy(&bytes, token, place.unwrap())
+                    .imm(n.into());
+                if n + 1 == COUNT { wr.signaled() } else { wr }
+                    .add()
+                    .unwrap();
+            }
+            bytes.fill(0xff);
+        }
+        let refused = batch.send_copy(&[1; 65], buf(&pd, b"long")).add();
+        let refused = refused.map_err(|error| error.into_inner()[..] == *b"long");
+        assert!(matches!(refused, Err(true)));
+        batch.post().unwrap();
+        for n in 0..COUNT {
+            let received = b.received().unwrap();
+            assert_eq!(received.byte_len(), 40);
+            let mut there = [0; 40];
+            match n % 2 {
+                0 => there.copy_from_slice(received.bytes()),
+                _ => shared.read_at(64 * usize::from(n), &mut there).unwrap(),
+            }
+            assert_eq!(there, [n + round; 40]);
+        }
+        let mut tokens = Vec::new();
+        while tokens.len() < usize::from(COUNT) {
+            for (token, result) in a.sent() {
+                result.unwrap();
+                tokens.push(token[0]);
+            }
+        }
+        assert_eq!(tokens, (0..COUNT).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_batch_that_is_not_posted_is_as_if_it_had_not_been() {
     let pd = device().alloc_pd().unwrap();
