@@ -69,7 +69,8 @@ pub(crate) struct Waiter {
     /// How long the core was gone, if the last empty poll ended with a yield.
     yielded: Option<Duration>,
     neighbours: Neighbours,
-    /// Before that the core is not [given way](Self::give_way).
+    /// Whether others have done something in it when the core was [given way](Self::give_way), and for how long it is not, if not.
+    gives_way: bool,
     way_due: Moment,
 }
 
@@ -92,6 +93,7 @@ impl Waiter {
             learns: false,
             yielded: None,
             neighbours: Neighbours::default(),
+            gives_way: false,
             way_due: Moment::now(),
         }
     }
@@ -127,17 +129,28 @@ impl Waiter {
         self.look()
     }
 
-    /// There has been something to do all the time: lets others run, now and then. Those who share a server's core could else not so much as ask,
-    /// while those who do not keep it busy.
+    /// Whether others share the core, who do not keep it for long when it is [given way](Self::give_way).
+    #[inline]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way
+    }
+
+    /// Whether it is time to find out.
+    #[inline]
+    pub fn way_is_due(&self, now: Moment) -> bool {
+        now >= self.way_due
+    }
+
+    /// There has been something to do all the time: lets others run. Those who share a server's core could else not so much as ask, while those who
+    /// do not keep it busy.
     #[cold]
     pub fn give_way(&mut self) {
         let now = Moment::now();
-        if now < self.way_due {
-            return;
-        }
         std::thread::yield_now();
         let after = Moment::now();
-        self.way_due = after.after_ns(again_after_ns(after.since(now)));
+        let again = again_after_ns(after.since(now));
+        self.gives_way = again == 0;
+        self.way_due = after.after_ns(again);
     }
 
     #[cold]

@@ -245,6 +245,29 @@ fn many_idle_connections_cost_nothing() {
     });
 }
 
+/// Connections without calls fall asleep also on a core that never does.
+#[test]
+fn idle_connections_fall_asleep_beside_others() {
+    over(&[POLLED], hang(), || {
+        let never = Waiting {
+            spin: Duration::ZERO,
+            relax: 2 * hang(),
+        };
+        let server = serve(server().waiting(never));
+        let mut clients: Vec<_> = (0..20).map(|_| client(&server)).collect();
+        for _ in 0..2 {
+            for client in &mut clients {
+                client.call(ECHO, "x", patient()).unwrap();
+            }
+            let mut n = 0;
+            until_polled(&server, 3, || {
+                clients[n % 3].call(ECHO, "x", patient()).unwrap();
+                n += 1;
+            });
+        }
+    });
+}
+
 /// What a handler has answered for another connection leaves, whatever the next message of its own connection is.
 #[test]
 fn an_answer_for_another_is_delivered_although_what_follows_ends_the_connection() {

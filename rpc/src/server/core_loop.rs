@@ -45,8 +45,9 @@ const CONTROL_EVERY: Duration = Duration::from_micros(500);
 /// Rounds with something to do, after which the clock is looked at.
 const BUSY_ROUNDS: u32 = 64;
 
-/// Rounds with something to do, after which others may run who share the core.
-const WAY_ROUNDS: u32 = 16;
+/// Rounds with something to do, after which clients may run that share the core: few, or those on other processors have been answered that
+/// much more often.
+const WAY_ROUNDS: u32 = 8;
 
 /// How long to sleep at most while an answer waits for memory that another core may free.
 pub(super) const RETRY: Duration = Duration::from_millis(1);
@@ -184,12 +185,16 @@ where
             if self.pass(POLLS) > 0 {
                 waiter.found();
                 busy = busy.wrapping_add(1);
-                if busy.is_multiple_of(WAY_ROUNDS) {
+                if busy.is_multiple_of(WAY_ROUNDS) && waiter.gives_way() {
                     waiter.give_way();
                 }
                 if busy.is_multiple_of(BUSY_ROUNDS) {
                     self.settle();
-                    self.look(Moment::now());
+                    let now = Moment::now();
+                    self.look(now);
+                    if waiter.way_is_due(now) {
+                        waiter.give_way();
+                    }
                 }
                 continue;
             }
