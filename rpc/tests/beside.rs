@@ -82,3 +82,55 @@ fn an_answer_that_is_here_does_not_wait_for_a_slice() {
         }
     });
 }
+
+/// While small calls come in between, slices are a quarter as long, and as long as was asked for after 16 MiB without any.
+#[test]
+fn slices_are_short_while_small_calls_come_in_between() {
+    const LONG: usize = 24 << 20;
+    over(&PATHS[..1], hang(), || {
+        let server = serve(server());
+        let mut client = builder().connect(server.local_addr()).expect("connect");
+        // What fetches, and what is fetched from, in turn.
+        let ask = (LONG as u64).to_le_bytes();
+        let long = client.submit(SOURCE, ask, patient()).unwrap();
+        while client.stats().reads == 0 {
+            assert!(!long.is_ready(&mut client));
+        }
+        let calls = server.stats().calls;
+        let small = client.submit(ECHO, "small", patient()).unwrap();
+        while server.stats().calls == calls {
+            thread::yield_now();
+        }
+        // Its answer may take a moment more; until then slices are long, of which there are few.
+        assert_eq!(small.wait(&mut client).unwrap().bytes(), b"small");
+        let before = client.stats().reads;
+        // Who waits for it, as the only call, would not have to share.
+        while !long.is_ready(&mut client) {}
+        assert_eq!(long.wait(&mut client).unwrap().len(), LONG);
+        let reads = client.stats().reads - before;
+        let short = (16 << 20) / (64 << 10);
+        let rest = LONG as u64 / (256 << 10);
+        // If not so much was left, another test has kept this one from running: then all of it was short.
+        if before < 8 {
+            assert!((short..short + rest).contains(&reads), "{reads} READs");
+        }
+
+        let bytes = client.pool().alloc_zeroed(LONG).unwrap();
+        let mut segments = mempool::SgList::from(bytes);
+        // Whether small requests arrive between two READs depends on how the threads run.
+        let mut most = 0;
+        for _ in 0..500 {
+            let before = server.stats().reads;
+            let long = client.submit(SUM, segments, patient()).unwrap();
+            while !long.is_ready(&mut client) {
+                client.call(ECHO, "small", patient()).unwrap();
+            }
+            segments = long.wait(&mut client).unwrap().take_segments();
+            most = most.max(server.stats().reads - before);
+            if most > 2 * rest {
+                break;
+            }
+        }
+        assert!(most > 2 * rest, "{most} READs");
+    });
+}

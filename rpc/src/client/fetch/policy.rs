@@ -224,6 +224,20 @@ mod tests {
     }
 
     #[test]
+    fn one_late_reply_does_not_put_off_the_others_for_long() {
+        let mut policy = Policy::new(false, None, None);
+        for _ in 0..100 {
+            policy.read_took(300);
+            policy.fetched(false, (100, 1, 500));
+        }
+        let usual = policy.first_after(false);
+        assert!((400..=500).contains(&usual), "{policy:?}");
+        policy.fetched(false, (100, 9, 40_000));
+        let late = policy.first_after(false);
+        assert!(late > usual && late < 2 * usual, "{policy:?}");
+    }
+
+    #[test]
     fn pauses_grow_and_are_bounded() {
         let policy = Policy::new(false, None, None);
         assert_eq!(policy.pause(1), 0);
