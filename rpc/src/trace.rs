@@ -1,4 +1,4 @@
-//! Events for `tracing`, with the feature of that name, of steps that are no part of a call that goes well.
+//! Events and spans for `tracing`, with the feature of that name, of steps that are no part of a call that goes well.
 
 /// As `tracing::event!` with a level's name; nothing without the feature.
 #[cfg(feature = "tracing")]
@@ -17,4 +17,19 @@ macro_rules! event {
     (@used $name:ident = $value:expr) => { &$value };
 }
 
-pub(crate) use event;
+/// Until the end of the block, what happens on this thread is part of a span, of this name and with these fields; nothing without the feature.
+#[cfg(feature = "tracing")]
+macro_rules! span {
+    ($($rest:tt)*) => {
+        let _span = ::tracing::debug_span!(target: "rpc", $($rest)*).entered();
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
+macro_rules! span {
+    ($text:literal $(, $name:ident $(= $(%)? $(?)? $value:expr)?)*) => {
+        $(let _ = (event!(@used $name $(= $value)?));)*
+    };
+}
+
+pub(crate) use {event, span};

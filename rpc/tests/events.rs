@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use rpc::{Deadline, Reconnect};
+use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -14,8 +15,16 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Level, message and fields of what has happened.
+/// Level, message and fields of what has happened, and the spans that it happened in.
 static HAPPENED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Names and fields of all spans there have been; their ids count from 1.
+static SPANS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Those that this thread is in.
+    static IN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
 
 struct Collect;
 
@@ -32,8 +41,12 @@ impl Subscriber for Collect {
         metadata.target() == "rpc"
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        panic!("no spans are made");
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut line = Line(attributes.metadata().name().to_owned());
+        attributes.record(&mut line);
+        let mut spans = SPANS.lock().unwrap();
+        spans.push(line.0);
+        Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -43,12 +56,19 @@ impl Subscriber for Collect {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
+        for id in IN.with_borrow(Clone::clone) {
+            write!(line.0, " in <{}>", SPANS.lock().unwrap()[id as usize - 1]).unwrap();
+        }
         HAPPENED.lock().unwrap().push(line.0);
     }
 
-    fn enter(&self, _: &Id) {}
+    fn enter(&self, id: &Id) {
+        IN.with_borrow_mut(|all| all.push(id.into_u64()));
+    }
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, id: &Id) {
+        assert_eq!(IN.with_borrow_mut(Vec::pop), Some(id.into_u64()));
+    }
 }
 
 /// Waits until something has happened of which all of these are part, and takes it.
@@ -83,15 +103,25 @@ fn what_is_no_call_is_told() {
         let mut client = builder().connect(addr).unwrap();
         let of_client = server.connections()[0].peer.to_string();
         expect(&["DEBUG", "a client was accepted", &of_client]);
-        expect(&["DEBUG", "a connection was opened", "core=0", &of_client]);
-        expect(&["DEBUG", "connected", &addr.to_string()]);
+        let admitted = format!("in <admit core=0 peer={of_client}>");
+        expect(&[
+            "DEBUG",
+            "a connection was opened",
+            "core=0",
+            &of_client,
+            &admitted,
+        ]);
+        let connecting = format!("in <connect to=[{addr}]>");
+        expect(&["DEBUG", "connected", &addr.to_string(), &connecting]);
         expect_nothing();
+        let spans = SPANS.lock().unwrap().len();
 
         for len in [0, 10, 4000, 9000] {
             client.call(SUM, pattern(len, 1), patient()).unwrap();
         }
         client.call(DROP, "", patient()).unwrap_err();
         expect_nothing();
+        assert_eq!(SPANS.lock().unwrap().len(), spans, "calls are in none");
 
         client.call(PANIC, "", patient()).unwrap_err();
         expect(&["ERROR", "a handler panicked", "method=5", &of_client]);
@@ -120,7 +150,12 @@ fn what_is_no_call_is_told() {
         // The client learns of it when it is used next, and connects to the one that comes after.
         server.drain(Deadline::after(hang()));
         server.join();
-        expect(&["INFO", "a core drains", "connections=1"]);
+        expect(&[
+            "INFO",
+            "a core drains",
+            "connections=1",
+            "in <drain core=0>",
+        ]);
         expect(&[
             "DEBUG",
             "a connection was closed",

@@ -21,7 +21,7 @@ use crate::setup;
 use crate::slices::Slices;
 use crate::slot::SlotTable;
 use crate::stream::Stream;
-use crate::trace::event;
+use crate::trace::{event, span};
 use crate::turns::Turns;
 use crate::wait::{Waiter, Waiting};
 use crate::wire::HEADER_LEN;
@@ -210,6 +210,7 @@ impl ClientBuilder {
         addrs: &[SocketAddr],
         timeout: Duration,
     ) -> Result<Client, ConnectError> {
+        span!("connect", to = ?addrs);
         let deadline = Instant::now() + timeout.min(Duration::from_secs(86_400));
         // The device may have to be tried first, and a server waits for a hello only so long.
         let (pd, pool) = setup::memory(self.device.clone(), self.pool.clone())?;

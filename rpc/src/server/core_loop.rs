@@ -17,7 +17,7 @@ use crate::error::{Lost, ServeError};
 use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, TO_SLEEP, send_depth};
 use crate::shelf::{Shelf, ShelfError};
-use crate::trace::event;
+use crate::trace::{event, span};
 use crate::wait::{DOZE, Next, POLLS, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
@@ -411,6 +411,7 @@ where
 
     /// Makes a connection out of a seed.
     fn admit(&mut self, mut seed: Seed) {
+        span!("admit", core = self.host.index, peer = %seed.peer);
         match self.connect(&mut seed) {
             Ok((link, shelf, welcome)) => {
                 // Counted before the client can know.

@@ -19,7 +19,7 @@ use crate::credit::Class;
 use crate::error::Lost;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
-use crate::trace::event;
+use crate::trace::{event, span};
 use crate::wait::{Next, POLLS, Waiter};
 use crate::wire::{Header, Kind};
 use std::time::Duration;
@@ -50,6 +50,7 @@ where
             return;
         }
         let (core, connections) = (self.host.index, self.conns.len());
+        span!("drain", core);
         event!(INFO, core, connections, "a core drains");
         self.finish();
         let left = self.conns.len();

@@ -228,11 +228,11 @@ mod tests {
         let mut policy = Policy::new(false, None, None);
         for _ in 0..100 {
             policy.read_took(300);
-            policy.fetched(false, (100, 1, 500));
+            policy.fetched(false, (100, 1, Some(500)));
         }
         let usual = policy.first_after(false);
         assert!((400..=500).contains(&usual), "{policy:?}");
-        policy.fetched(false, (100, 9, 40_000));
+        policy.fetched(false, (100, 9, Some(40_000)));
         let late = policy.first_after(false);
         assert!(late > usual && late < 2 * usual, "{policy:?}");
     }
