@@ -180,11 +180,13 @@ fn parts_that_wait_count() {
         let mut b = client(&server);
         let pool = b.pool().clone();
         let bytes = |len: usize| pool.alloc_zeroed(len).unwrap();
-        // As long as nothing waits. Of what is gone the server may not have heard.
-        let all_fits = |b: &mut rpc::Client| {
-            while let Err(error) = b.call(SINK, bytes(20_000), patient()) {
+        // With so many parts that wait. Of what the other client does the server may not have heard.
+        let fits = |b: &mut rpc::Client, waiting: usize| {
+            let left = 20_000 - 4000 * waiting;
+            while let Err(error) = b.call(SINK, bytes(left), patient()) {
                 assert!(matches!(error, CallError::Overloaded { .. }), "{error}");
             }
+            overloaded(b.call(SINK, bytes(left + 1), patient()), "bytes");
         };
         for end in 0..3 {
             let mut a = client(&server);
@@ -196,27 +198,24 @@ fn parts_that_wait_count() {
             // Behind it all have been given: one of them is the answer, and four wait.
             b.call(ECHO, "x", patient()).unwrap();
             overloaded(b.call(SINK, bytes(4001), patient()), "bytes");
-            assert!(b.call(SINK, bytes(4000), patient()).is_ok());
+            fits(&mut b, 4);
             match end {
                 0 => {
                     for n in 0..5 {
                         let part = parts.next(&mut a).unwrap().unwrap();
                         assert!(part.bytes() == pattern(4000, n));
+                        // The next one has been asked for.
+                        fits(&mut b, 3usize.saturating_sub(n.into()));
                     }
                     assert!(parts.next(&mut a).unwrap().is_none());
                 }
                 1 => {
                     drop(parts);
                     a.call(ECHO, "y", patient()).unwrap();
-                    all_fits(&mut b);
                 }
-                _ => {
-                    drop((parts, a));
-                    all_fits(&mut b);
-                    continue;
-                }
+                _ => drop((parts, a)),
             }
-            all_fits(&mut b);
+            fits(&mut b, 0);
         }
         assert_eq!((server.stats().broken, server.stats().rnr), (0, 0));
     });

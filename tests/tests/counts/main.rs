@@ -121,11 +121,34 @@ fn check(row: &Row, inline: bool) {
     let calls = u64::from(*calls);
     // Control messages: credits now and then, and after a long reply that the server need not keep it any more.
     let few = if inline { calls / 4 + 2 } else { calls + 2 };
-    // Where a ring is polled, an end that has nothing to do says so, and is woken: how often is a matter of time.
-    let asleep = match (request, reply) {
-        (RequestPath::WritePoll, _) | (_, ReplyPath::WritePoll) => 4 * calls + 8,
-        _ => 0,
+    // What an end was about to do when the counts were looked at is in some of them only.
+    let edge = 4;
+    // A client that waits for its only call READs twice as much at once.
+    let slices = |slice: usize| match inline {
+        true => 0,
+        false => size.div_ceil(slice) as u64 * calls,
     };
+    let (of_requests, of_replies) = (slices(SLICE), slices(2 * SLICE));
+    // Where a ring is polled, an end that has nothing to do says so, with a WRITE if it has been woken since the last time, and a READ. How often is a matter of time; but it is
+    // woken for each WRITE once at most.
+    let mut asleep = 0;
+    let sleepers = [
+        (*reply == ReplyPath::WritePoll, client, of_replies, server),
+        (
+            *request == RequestPath::WritePoll,
+            server,
+            of_requests,
+            client,
+        ),
+    ];
+    for (polled, sleeper, slices, waker) in sleepers {
+        if polled {
+            let sleeps = sleeper.reads.saturating_sub(slices);
+            assert!(sleeps <= 4 * calls + 8, "{row:?}");
+            assert!(waker.sends <= sleeps + edge, "wakes: {row:?}");
+            asleep += sleeps + edge;
+        }
+    }
     let by_request = match request {
         RequestPath::Send => client.sends,
         RequestPath::WriteImm => client.writes_with_imm,
@@ -136,14 +159,9 @@ fn check(row: &Row, inline: bool) {
     assert!((calls..=most).contains(&by_request), "requests: {row:?}");
     assert!(sent <= by_request + asleep, "no other kinds: {row:?}");
     let answers = server.sends + server.writes_with_imm + server.writes;
-    // A client that waits for its only call READs twice as much at once.
-    let slices = |slice: usize| match inline {
-        true => 0,
-        false => size.div_ceil(slice) as u64 * calls,
-    };
-    let of_requests = slices(SLICE)..=slices(SLICE) + asleep;
+    let of_requests = of_requests..=of_requests + asleep;
     assert!(of_requests.contains(&server.reads), "{row:?}");
-    let of_replies = slices(2 * SLICE)..=slices(2 * SLICE) + asleep;
+    let of_replies = of_replies..=of_replies + asleep;
     match reply {
         ReplyPath::Fetch => {
             // The claim of fetching: the server posts nothing for a reply.
@@ -158,8 +176,6 @@ fn check(row: &Row, inline: bool) {
     }
     for end in [client, server] {
         let posted = end.sends + end.writes_with_imm + end.writes + end.reads;
-        // What an end was about to do when the counts were looked at is in some of them only.
-        let edge = 4;
         assert!(
             end.doorbells.abs_diff(posted) <= edge,
             "one after the other: {row:?}"
