@@ -1,7 +1,7 @@
 //! A receive ring of which no completion tells, whose peer writes what it likes, also while a message is being taken out.
 
-use super::ring_contents::{self, INLINE, WINDOW, take};
-use crate::credit::{Class, Credits};
+use super::ring_contents::{self, INLINE, WINDOW, dealt_with, written};
+use crate::credit::Credits;
 use crate::ring::longest_framed;
 use crate::ring::stamp::frame;
 use crate::ring::taker::{Memory, Taker};
@@ -99,10 +99,9 @@ pub fn polled_ring(mut bytes: &[u8]) -> bool {
         };
         bytes = rest;
         if kind % 3 != LOOK {
-            let Some((&len, rest)) = rest.split_first() else {
+            let Some((written, rest)) = written(rest) else {
                 return false;
             };
-            let (written, rest) = rest.split_at(rest.len().min(len.into()));
             let at = usize::from(u16::from_le_bytes(low));
             match kind % 3 {
                 WRITE => shared.write(at, written),
@@ -116,14 +115,9 @@ pub fn polled_ring(mut bytes: &[u8]) -> bool {
             Ok(false) | Err(_) => return false,
         }
         assert!(taker.message().len() as u64 <= max && !taker.message().is_empty());
-        let Some(class) = take(taker.message(), &mut account) else {
+        if !dealt_with(taker.message(), &mut account) {
             return false;
-        };
-        account.reposted(class);
-        if class == Class::Request && account.may_send(Class::Answer) {
-            account.send(Class::Answer, 40);
         }
-        assert!(account.available() <= WINDOW);
         whole = true;
     }
     whole

@@ -44,10 +44,9 @@ pub fn ring_contents(mut bytes: &[u8]) -> bool {
         let number = u16::from_le_bytes(low);
         bytes = rest;
         if kind % 2 == WRITE {
-            let Some((&len, rest)) = rest.split_first() else {
+            let Some((written, rest)) = written(rest) else {
                 return false;
             };
-            let (written, rest) = rest.split_at(rest.len().min(len.into()));
             // The key ends where the ring does.
             let at = usize::from(number) % size as usize;
             let end = (at + written.len()).min(size as usize);
@@ -65,21 +64,35 @@ pub fn ring_contents(mut bytes: &[u8]) -> bool {
         );
         let out = span(len as u64) as usize;
         copy[..out].copy_from_slice(&memory[at..at + out]);
-        let Some(class) = take(&copy[..len], &mut account) else {
+        if !dealt_with(&copy[..len], &mut account) {
             return false;
-        };
-        account.reposted(class);
-        if class == Class::Request && account.may_send(Class::Answer) {
-            account.send(Class::Answer, 40);
         }
-        assert!(account.available() <= WINDOW);
         whole = true;
     }
     whole
 }
 
+/// What a step writes, its length in front; and what is behind it.
+pub(super) fn written(step: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&len, rest) = step.split_first()?;
+    Some(rest.split_at(rest.len().min(len.into())))
+}
+
+/// Takes a message, and answers it if it is a request; false if it is refused.
+pub(super) fn dealt_with(message: &[u8], account: &mut Credits) -> bool {
+    let Some(class) = take(message, account) else {
+        return false;
+    };
+    account.reposted(class);
+    if class == Class::Request && account.may_send(Class::Answer) {
+        account.send(Class::Answer, 40);
+    }
+    assert!(account.available() <= WINDOW);
+    true
+}
+
 /// What a server does with a message before it does anything else.
-pub(super) fn take(message: &[u8], account: &mut Credits) -> Option<Class> {
+fn take(message: &[u8], account: &mut Credits) -> Option<Class> {
     let header = Header::decode(message).ok()?;
     let class = match header.kind {
         Kind::Request => Class::Request,
