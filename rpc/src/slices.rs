@@ -4,7 +4,7 @@
 //! those who call beside it. So slices are short while others are served between them and shortly after; as long as was asked for while somebody
 //! may come again; and longer when nobody has for long, and much is to be READ. Only who calls after that can meet a longer one, once.
 
-/// How much shorter they are: a READ costs about a twentieth of what moving its bytes does then.
+/// How much shorter they are. With an eighth small calls waited hardly less, and bulk had a third less.
 const PARTS: u32 = 4;
 
 /// Shortest slice in bytes that is made so. Below, posting costs more than moving.
