@@ -157,6 +157,13 @@ fn rounds(
         let seen = memory.atomic_u64(MARK).map_err(|e| e.to_string())?;
         while seen.load(Ordering::Acquire) != number {
             if Instant::now() > end {
+                let Some(completion) = cq.poll().map_err(|e| e.to_string())? else {
+                    return Err(format!("WRITE {number} does not complete"));
+                };
+                let mut done = tx.retire(completion).map_err(|_| "a stray completion")?;
+                while let Some((_, result)) = tx.take(&mut done) {
+                    result.map_err(|e| format!("a WRITE failed: {e}"))?;
+                }
                 // An outcome: who asks next need not wait as long.
                 let why = format!("WRITE {number} is not seen by who looks for it");
                 return Ok(Err(why));

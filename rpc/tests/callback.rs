@@ -80,6 +80,15 @@ fn connector() -> impl Fn(SocketAddr) -> Client + Clone + Send + Sync + 'static 
     }
 }
 
+/// A server that answers nothing.
+fn parked() -> ServerHandle {
+    let serve = server().serve(|_core| {
+        let mut parked = Vec::new();
+        move |_: Request<'_>, out: Responder| parked.push(out)
+    });
+    serve.expect("serve")
+}
+
 fn ask(method: Method) -> Method {
     Method(ASK + method.0)
 }
@@ -186,12 +195,7 @@ fn two_servers_ask_each_other() {
 #[test]
 fn time_that_is_over_and_servers_that_go_are_noticed() {
     over_all_paths(|| {
-        let own = server()
-            .serve(|_core| {
-                let mut parked = Vec::new();
-                move |_: Request<'_>, out: Responder| parked.push(out)
-            })
-            .unwrap();
+        let own = parked();
         let front = front(own.local_addr());
         let mut client = client(&front);
         // The front sleeps, and has nothing to wake it but the time.
@@ -234,22 +238,22 @@ fn action_counted<C: Clients>(core: &Core, clients: C, count: &Arc<AtomicU64>) -
     clients
 }
 
-/// A core that looks after clients of which nothing comes sleeps.
+/// A core that looks after clients of which nothing comes sleeps, also when nobody waits any more for what was asked, and it is too late for an answer.
 #[test]
 fn quiet_clients_cost_nothing() {
     over(&ALIKE, hang(), || {
-        let own = serve(server());
+        let own = parked();
         let (address, count) = (own.local_addr(), Arc::new(AtomicU64::new(0)));
         let (counted, connect) = (Arc::clone(&count), connector());
         let front = server().serve(move |core| {
             let clients = vec![connect(address), connect(address)];
             let clients = action_counted(core, clients, &counted);
             move |_: Request<'_>, out: Responder| {
-                let alive = clients
-                    .borrow()
-                    .iter()
-                    .filter(|c| c.lost().is_none())
-                    .count() as u64;
+                let mut alive = 0u64;
+                for client in clients.borrow_mut().iter_mut() {
+                    alive += u64::from(client.lost().is_none());
+                    drop(client.submit(ECHO, "", Deadline::after_ms(HASTE)));
+                }
                 out.reply(alive.to_le_bytes());
             }
         });

@@ -198,7 +198,7 @@ impl Client {
         destination: Option<Room>,
         deadline: Deadline,
     ) -> Result<(), CallError> {
-        let made = match self.grow_up() {
+        let made = match self.fits(deadline).and_then(|()| self.grow_up()) {
             Ok(()) => self.make_item(payload, deadline),
             Err(reason) => {
                 let segments = payload.as_bytes().is_none();
@@ -273,6 +273,20 @@ impl Client {
             self.progress();
         }
         room(self)
+    }
+
+    /// Of a batch that has small requests: whether another one may be added, before these are turned into ordinary ones for it.
+    fn fits(&mut self, deadline: Deadline) -> Result<(), NotSentReason> {
+        if self.batched.small.len() == 0 {
+            return Ok(());
+        }
+        // It may make progress.
+        self.batched.small.look_again();
+        match self.room_in_batch() {
+            _ if deadline.is_past() => Err(NotSentReason::Deadline),
+            0 if self.is_open() => Err(NotSentReason::Full),
+            _ => Ok(()),
+        }
     }
 
     fn make_item(&mut self, payload: impl Payload, deadline: Deadline) -> Result<Ready, Unsent> {

@@ -307,6 +307,7 @@ impl ClientBuilder {
             pd,
             batch: WcBatch::with_capacity(32),
             batched: Default::default(),
+            untold: false,
             draining: false,
             drained: false,
             redial: None,

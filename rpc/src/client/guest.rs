@@ -54,9 +54,10 @@ impl<C: Clients> sealed::Each for Vec<C> {
 }
 
 impl Client {
-    /// Takes in what has arrived; whether that was anything.
+    /// Takes in what has arrived; whether anything has, also what others have taken in, since this was asked last.
     pub(crate) fn turn(&mut self) -> bool {
-        self.progress() > 0
+        self.progress();
+        std::mem::take(&mut self.untold)
     }
 
     /// Looks at the control connection, now and then.
@@ -65,9 +66,11 @@ impl Client {
     }
 
     /// Gets ready to sleep: how long at most, or `None` if there is something to do. What comes afterwards makes one of the [descriptors](Self::fds)
-    /// readable; it is to be told that it was [woken](Self::woken) then.
-    pub(crate) fn rest(&mut self, now: Moment) -> Option<Option<Duration>> {
-        if self.link.is_none() {
+    /// readable; it is to be told that it was [woken](Self::woken) then. Whoever looks at pending calls has seen those whose time was over at `seen`.
+    pub(crate) fn rest(&mut self, seen: Moment) -> Option<Option<Duration>> {
+        let now = Moment::now();
+        self.sweep(now);
+        if !self.is_connected() {
             // Nothing will come.
             return Some(None);
         }
@@ -78,24 +81,27 @@ impl Client {
                 return None;
             }
         };
-        // Whoever looks at pending calls is to see that their time is over; those that are over already have been seen.
         let deadlines = self.flights.iter().filter_map(|flight| flight.deadline);
-        let ahead = deadlines.filter(|deadline| !deadline.is_past_at(now));
+        let ahead = deadlines.filter(|deadline| !deadline.is_past_at(seen));
         let next = ahead
             .filter_map(|deadline| deadline.remaining_at(now))
             .min();
         Some(most.into_iter().chain(next).min())
     }
 
-    /// What becomes readable when something comes; nothing, if nothing will.
-    pub(crate) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        let open = self.link.is_some();
-        open.then(|| [self.channel.as_fd(), self.control.as_fd()])
+    /// Whether anything can come.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// What becomes readable when something comes; or for ever, once the connection has ended.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.channel.as_fd(), self.control.as_fd()]
     }
 
     /// After a sleep.
     pub(crate) fn woken(&mut self) {
-        if self.link.is_none() {
+        if !self.is_connected() {
             return;
         }
         if let Err(error) = self.channel.wait(Some(Duration::ZERO)) {

@@ -113,6 +113,8 @@ pub struct Client {
     pool: Pool,
     pd: verbs::Pd,
     batch: WcBatch,
+    /// Whether something has been taken in of which a core that [looks after](crate::Core::drive) the client has not been told.
+    untold: bool,
     /// Whether the server takes no more requests.
     draining: bool,
     /// Whether the server has said that it is done.
@@ -242,10 +244,15 @@ impl Client {
         self.poll_all()
     }
 
-    /// How many requests could be [submitted](Self::submit) now, one after the other, without waiting for the server. Takes in what has arrived.
+    /// How many requests could be [submitted](Self::submit) now, one after the other, without waiting for the server; 0 where the connection has
+    /// ended or its server is stopping, also for clients that would [connect again](ClientBuilder::reconnect) when something is submitted. Takes in
+    /// what has arrived.
     pub fn room(&mut self) -> usize {
         self.progress();
-        self.room_in_batch()
+        match self.draining {
+            true => 0,
+            false => self.room_in_batch(),
+        }
     }
 
     /// Why the connection has ended, if it has.

@@ -39,13 +39,15 @@ impl Client {
         if self.link.is_none() {
             return 0;
         }
-        match self.try_progress(polls) {
+        let done = match self.try_progress(polls) {
             Ok(done) => done,
             Err(lost) => {
                 self.fail(lost);
                 1
             }
-        }
+        };
+        self.untold |= done > 0;
+        done
     }
 
     fn try_progress(&mut self, polls: u32) -> Result<usize, Lost> {

@@ -7,6 +7,7 @@ use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::{CallError, Lost};
 use crate::handshake::Goodbye;
+use crate::link::Link;
 use crate::wait::{DOZE, Next, POLLS, sleep};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -181,8 +182,10 @@ impl Client {
         }
         // Calls that were dropped become zombies when their time is over; that may end the wait.
         let sweep = self.next_sweep().and_then(|at| at.remaining_at(now));
-        let due = self.fetcher.as_ref().and_then(|f| f.due());
-        let due = due.map(|due| due.since(now));
+        // With as many READs out as there may be, the completion of one comes first.
+        let may_read = self.link.as_ref().is_some_and(Link::may_read);
+        let due = self.fetcher.as_ref().filter(|_| may_read);
+        let due = due.and_then(|f| f.due()).map(|due| due.since(now));
         let most = sweep.into_iter().chain(due).chain(doze).min();
         Ok(Some((doze.is_some(), most)))
     }

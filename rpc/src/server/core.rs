@@ -73,7 +73,8 @@ impl Core {
     ///
     /// `action` runs on the core's thread, between handlers, when something has arrived for one of the clients, when the time of a call is over, and sometimes
     /// for nothing. A panic in it is caught. Handlers share the clients, in the `Rc<RefCell<..>>`. They should see whether there is [room](crate::Client::room) first: a
-    /// `submit` that has to wait for it keeps the whole core waiting, and two servers that call each other would wait for each other.
+    /// `submit` that has to wait for it keeps the whole core waiting, and two servers that call each other would wait for each other. So does one that has to
+    /// connect again first: for that, look whether the connection is [lost](crate::Client::lost), and when the other server may be back. To be called once for the same clients.
     ///
     /// ```
     /// use rpc::{Client, Code, Deadline, Method, Pending, Request, Responder, Server};

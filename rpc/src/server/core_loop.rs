@@ -134,7 +134,11 @@ impl Events {
 
     /// Has a descriptor of a client's end a sleep.
     pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
-        self.epoll.add(fd, DRIVEN)
+        match self.epoll.add(fd, DRIVEN) {
+            // Watched already, for another action.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            done => done,
+        }
     }
 
     /// No longer.

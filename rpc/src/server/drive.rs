@@ -53,6 +53,8 @@ where
             one.each(&mut |client| some |= client.turn());
             if some || always {
                 self.host.run_between(|| one.act());
+                // It may have taken a while.
+                self.host.arrived = None;
             }
             done += usize::from(some);
         }
@@ -91,8 +93,9 @@ where
         }
         for one in &mut self.host.driven {
             one.each(&mut |client| {
-                for fd in client.fds().into_iter().flatten() {
-                    if self.events.watch(fd).is_err() {
+                for fd in client.fds() {
+                    // One that is lost would wake us for ever.
+                    if client.is_connected() && self.events.watch(fd).is_err() {
                         // Out of memory: look again soon instead.
                         most = Some(RETRY);
                     }
@@ -107,7 +110,7 @@ where
     pub(super) fn wake_driven(&mut self) {
         for one in &mut self.host.driven {
             one.each(&mut |client| {
-                for fd in client.fds().into_iter().flatten() {
+                for fd in client.fds() {
                     self.events.unwatch(fd);
                 }
                 client.woken();
