@@ -552,6 +552,18 @@ where
         self.last = None;
         self.routes.remove(&conn.link.send_id());
         self.routes.remove(&conn.link.recv_id());
+        // Work also fails because the client has gone; before it went, it has said so.
+        let behind;
+        let why = match why {
+            Lost::Work { .. } | Lost::Post { .. } | Lost::Verbs(_) => match conn.control.check() {
+                Err(lost @ (Lost::Gone(_) | Lost::Goodbye(_))) => {
+                    behind = lost;
+                    &behind
+                }
+                _ => why,
+            },
+            _ => why,
+        };
         let counters = &self.host.book.counters;
         counters.rnr.add(conn.link.rnr());
         counters.rested.add(u64::from(conn.awake));
