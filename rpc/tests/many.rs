@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::processors::allowed;
 use common::*;
 use mempool::{Budget, BudgetKind, Pool};
 use rpc::{Client, ReplyPath, RequestPath, ServeError, Server};
@@ -68,21 +69,6 @@ fn an_idle_connection_takes_64_kib_of_the_server_and_gives_them_back() {
         }
         assert_eq!(kept(&pool), before);
     });
-}
-
-/// The processors that this thread may run on.
-fn allowed() -> Vec<usize> {
-    // SAFETY: plain bits, for which zero is a value; the set is our own.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        let all = size_of_val(&set);
-        assert_eq!(libc::sched_getaffinity(0, all, &raw mut set), 0);
-        set
-    };
-    (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: within the set.
-        .filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) })
-        .collect()
 }
 
 #[test]

@@ -123,16 +123,17 @@ impl ServiceClient {
         rest: impl Into<SgList>,
         deadline: Deadline,
     ) -> Result<Pending<M>, ServiceError> {
-        let (number, rest) = (names::Method(M::NUMBER), rest.into());
-        if rest.segment_count() == 0 {
-            self.encode::<M>(header)
-                .map_err(|reason| unsent::<M>(reason, rest, None))?;
-            let call = self.client.submit(number, &self.scratch, deadline)?;
-            return Ok(Pending::new(call, false));
-        }
-        let payload = self.payload::<M>(header, rest, None)?.0;
-        let call = self.client.submit(number, payload, deadline);
-        Ok(Pending::new(call.map_err(without_header)?, true))
+        let number = names::Method(M::NUMBER);
+        let list = self.ready::<M>(header, rest.into())?;
+        let header_sent = list.is_some();
+        let call = match list {
+            None => self.client.submit(number, &self.scratch, deadline)?,
+            Some(list) => {
+                let call = self.client.submit(number, list, deadline);
+                call.map_err(without_header)?
+            }
+        };
+        Ok(Pending::new(call, header_sent))
     }
 
     /// Like [`submit`](Self::submit), with a destination as for [`call_into`](Self::call_into).
@@ -164,16 +165,17 @@ impl ServiceClient {
         rest: impl Into<SgList>,
         deadline: Deadline,
     ) -> Result<Parts<M>, ServiceError> {
-        let (number, rest) = (names::Method(M::NUMBER), rest.into());
-        if rest.segment_count() == 0 {
-            self.encode::<M>(header)
-                .map_err(|reason| unsent::<M>(reason, rest, None))?;
-            let parts = self.client.submit_parts(number, &self.scratch, deadline)?;
-            return Ok(Parts::new(parts, false));
-        }
-        let payload = self.payload::<M>(header, rest, None)?.0;
-        let parts = self.client.submit_parts(number, payload, deadline);
-        Ok(Parts::new(parts.map_err(without_header)?, true))
+        let number = names::Method(M::NUMBER);
+        let list = self.ready::<M>(header, rest.into())?;
+        let header_sent = list.is_some();
+        let parts = match list {
+            None => self.client.submit_parts(number, &self.scratch, deadline)?,
+            Some(list) => {
+                let parts = self.client.submit_parts(number, list, deadline);
+                parts.map_err(without_header)?
+            }
+        };
+        Ok(Parts::new(parts, header_sent))
     }
 
     /// Sends a request whose reply comes in parts, and iterates over them.
@@ -211,6 +213,20 @@ impl ServiceClient {
         }
         frame::encode::<M::Request>(M::VERSION, header, &mut self.scratch)?;
         Ok(())
+    }
+
+    /// Header and segments as one list, if there are segments; else the header is in `scratch`, to be sent as bytes.
+    fn ready<M: Method>(
+        &mut self,
+        header: &<M::Request as super::Encoding>::Value,
+        rest: SgList,
+    ) -> Result<Option<SgList>, ServiceError> {
+        if rest.segment_count() > 0 {
+            return Ok(Some(self.payload::<M>(header, rest, None)?.0));
+        }
+        let encoded = self.encode::<M>(header);
+        encoded.map_err(|reason| unsent::<M>(reason, rest, None))?;
+        Ok(None)
     }
 
     /// Header and segments as one list; the destination is passed through, to come back with an error.

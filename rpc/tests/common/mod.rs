@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod alone;
+pub mod processors;
 
 use mempool::{Budget, Pool};
 use rpc::{
