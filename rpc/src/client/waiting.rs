@@ -153,8 +153,8 @@ impl Client {
         let ready = sleep(&fds, timeout).map_err(|e| Lost::Gone(Some(e)))?;
         let mut done = 0;
         if ready & 1 != 0 {
-            // What has come first, and then the system calls that make the descriptor quiet.
-            done = self.progress_polling(1);
+            // What has come first, and then the system calls that make the descriptor quiet. Twice, as who waits does.
+            done = self.progress_polling(2);
             self.channel.wait(Some(Duration::ZERO))?;
         }
         if ready & 2 != 0 {
