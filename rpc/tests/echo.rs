@@ -195,6 +195,22 @@ fn sixty_four_megabytes_both_ways() {
     });
 }
 
+/// Long slices are for clients that wait for their only call, also for those that are woken.
+#[test]
+fn who_sleeps_reads_as_much_at_once_as_who_spins() {
+    over_all_paths(|| {
+        let server = serve(server());
+        let builder = builder().waiting(rpc::Waiting::SLEEP);
+        let mut client = builder.connect(server.local_addr()).unwrap();
+        for calls in 1..4 {
+            let ask = (1u64 << 20).to_le_bytes();
+            let reply = client.call(SOURCE, ask, patient()).unwrap();
+            assert!(reply.bytes() == pattern(1 << 20, 1));
+            assert_eq!(client.stats().reads, 2 * calls, "slices of 512 KiB");
+        }
+    });
+}
+
 #[test]
 fn pipelining_beyond_the_window() {
     over_all_paths(|| {
