@@ -512,9 +512,12 @@ impl Conn {
                 continue;
             };
             let (slice, all) = (host.settings.read_slice, self.transfers.left());
-            let most = host
-                .slices
-                .most(slice, all, slices::longer(slice, pull.transfer.left()));
+            // With others beside it, it would be one more that takes memory at once.
+            let longer = match all == pull.transfer.left() {
+                true => slices::longer(slice, all),
+                false => 1,
+            };
+            let most = host.slices.most(slice, all, longer);
             let most = most.min(READ_SLICE_MAX);
             let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
