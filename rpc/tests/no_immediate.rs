@@ -40,7 +40,9 @@ fn without_immediate_data_rings_are_polled_or_everything_is_sent() {
 
         // Replies can be fetched all the same; what is pushed beside that is sent.
         for reply in [ReplyPath::Fetch, ReplyPath::Hybrid] {
-            let mut client = connect().reply(reply).connect(server.local_addr()).unwrap();
+            // However late they are.
+            let asked = connect().reply(reply).fetch_tries(10_000);
+            let mut client = asked.connect(server.local_addr()).unwrap();
             assert_eq!(client.paths(), Some((RequestPath::WritePoll, reply)));
             for len in [0, 100, 4096, 100_000] {
                 let bytes = pattern(len, 2);

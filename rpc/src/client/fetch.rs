@@ -217,8 +217,12 @@ impl Client {
             None => match shelf::check(fetch.bytes(), slot.generation, fetcher.inline_limit) {
                 Fetched::There { len, rest } => {
                     let waited = awaited.posted.ns_since(awaited.requested);
-                    let waited = (!awaited.rested).then_some(waited);
-                    let found = (ENTRY_HEAD + len, awaited.failed, waited);
+                    let policy = &fetcher.policy;
+                    let found = match awaited.rested {
+                        // It was looked for more often than usual.
+                        true => (ENTRY_HEAD + len, policy.usual(awaited.long, waited), None),
+                        false => (ENTRY_HEAD + len, awaited.failed, Some(waited)),
+                    };
                     fetcher.policy.fetched(awaited.long, found);
                     fetcher.last = now;
                     if ENTRY_HEAD + len > to {

@@ -17,6 +17,9 @@ const QUICK: u32 = 16;
 /// READs that may fail for one reply, unless that is fixed.
 const TRIES: u32 = 4;
 
+/// So often in a row it is not believed that replies have become late, each time eight times as much is; then all of it is.
+const LIMITED_MAX: u32 = 10;
+
 /// Bytes of an entry that the first READ fetches to begin with.
 const FIRST: usize = 256;
 
@@ -33,6 +36,8 @@ pub(in crate::client) struct Policy {
     /// From a request to its reply on the shelf, in nanoseconds; of those that the server has to READ first, apart: they take longer whatever
     /// the server does.
     expected: [u64; 2],
+    /// How often in a row they were so much later that it was not believed.
+    limited: [u32; 2],
     /// What a READ takes, in nanoseconds.
     read: u64,
     missed: u32,
@@ -58,6 +63,8 @@ impl Policy {
             seen: 0,
             tries: tries.unwrap_or(TRIES),
             expected: [0; 2],
+            // The first is.
+            limited: [LIMITED_MAX; 2],
             read: 1000,
             missed: 0,
             quick: 0,
@@ -99,18 +106,38 @@ impl Policy {
         self.read = (7 * self.read + ns.min(1_000_000)) / 8;
     }
 
+    /// How many READs usually find nothing of a reply that is found by one that is posted so many nanoseconds after the request.
+    pub fn usual(&self, long: bool, waited: u64) -> u32 {
+        let (mut at, mut failed) = (self.first_after(long), 0);
+        while at < waited && failed <= self.tries {
+            failed += 1;
+            at = at
+                .saturating_add(self.read.max(1))
+                .saturating_add(self.pause(failed));
+        }
+        failed
+    }
+
     /// The answer to a request, a long one or not: an entry of so many bytes was found after so many READs that found nothing; the one that found
     /// it was posted so many nanoseconds after the request, if that says how long requests take.
     pub fn fetched(&mut self, long: bool, (bytes, failed, waited): (usize, u32, Option<u64>)) {
         let expected = &mut self.expected[usize::from(long)];
+        let limited = &mut self.limited[usize::from(long)];
         // A little earlier each time, until it is too early.
         *expected = match (failed, waited) {
             (_, None) => *expected,
             (0, _) => *expected - expected.div_ceil(16).min(*expected),
-            // And later, but not by much: now and then a processor is taken away for long, of which the next replies know nothing.
+            // And later, but not by much: now and then a processor is taken away for long, of which the next replies know nothing. Unless they are
+            // late as well, or nothing is known yet.
             (_, Some(waited)) => {
-                let late = waited.saturating_sub(*expected);
-                *expected + (late / 2).min(self.read + *expected / 4)
+                let later = waited.saturating_sub(*expected) / 2;
+                let most = (self.read + *expected / 4).saturating_mul(1 << (3 * *limited));
+                *limited = if later > most {
+                    LIMITED_MAX.min(*limited + 1)
+                } else {
+                    0
+                };
+                *expected + later.min(most)
             }
         };
         if !self.fixed {
@@ -212,6 +239,24 @@ mod tests {
         }
     }
 
+    /// A server that has to wake up is looked at more often, but that is no reason to have it push.
+    #[test]
+    fn what_is_usual_depends_on_the_time_alone() {
+        let mut policy = Policy::new(true, None, None);
+        for _ in 0..20 {
+            policy.read_took(300);
+        }
+        assert_eq!(policy.usual(false, 0), 0);
+        assert_eq!(policy.usual(false, 1), 1);
+        let mut before = 1;
+        for waited in [1000, 5000, 20_000, 100_000, u64::MAX] {
+            let failed = policy.usual(false, waited);
+            assert!(failed >= before && failed <= policy.tries + 1, "{failed}");
+            before = failed;
+        }
+        assert_eq!(before, policy.tries + 1, "too many");
+    }
+
     #[test]
     fn what_long_requests_take_says_nothing_about_others() {
         let mut policy = Policy::new(false, None, None);
@@ -235,6 +280,11 @@ mod tests {
         policy.fetched(false, (100, 9, Some(40_000)));
         let late = policy.first_after(false);
         assert!(late > usual && late < 2 * usual, "{policy:?}");
+        // If the next are late as well, they are soon.
+        for _ in 0..5 {
+            policy.fetched(false, (100, 9, Some(40_000)));
+        }
+        assert!(policy.first_after(false) > 20_000, "{policy:?}");
     }
 
     #[test]
