@@ -1,8 +1,7 @@
 //! How long the next READ of a body is.
 //!
 //! Where posting a READ takes as long as its bytes take to move, whatever comes meanwhile waits for it. Long slices cost a bulk transfer less, short ones
-//! those who call beside it. So slices are short while others are served between them and shortly after; as long as was asked for while somebody
-//! may come again; and longer when nobody has for long, and much is to be READ. Only who calls after that can meet a longer one, once.
+//! those who call beside it. So slices are short while others are served between them and shortly after.
 
 /// How much shorter they are. With an eighth small calls waited hardly less, and bulk had a third less.
 const PARTS: u32 = 4;
@@ -12,12 +11,6 @@ const SHORTEST: u32 = 16 << 10;
 
 /// Bytes READ since the last call beside them, after which slices are not short any more: a millisecond's, about, on devices without hardware.
 const SHORT_FOR: u64 = 16 << 20;
-
-/// The same for longer ones: tenths of a second.
-const LONG_AFTER: u64 = 1 << 30;
-
-/// Slices left to be READ, of all bodies, that are much: no cache holds them.
-const MUCH: u64 = 16;
 
 /// How many times as long as `slice` a READ can be of a body of which so many bytes are `left`, if nobody has to be served between.
 ///
@@ -36,7 +29,7 @@ pub(crate) struct Slices {
 
 impl Default for Slices {
     fn default() -> Self {
-        Slices { since: LONG_AFTER }
+        Slices { since: SHORT_FOR }
     }
 }
 
@@ -47,15 +40,11 @@ impl Slices {
         self.since = 0;
     }
 
-    /// The longest that the next READ may be, where `slice` is what was asked for, and so many bytes are `left` of all bodies. Of much it is
-    /// `longer` times as long, if nobody else has come for long.
-    pub fn most(&self, slice: u32, left: u64, longer: u32) -> u32 {
-        if self.since < SHORT_FOR {
-            (slice / PARTS).max(slice.min(SHORTEST))
-        } else if self.since >= LONG_AFTER && left >= MUCH * u64::from(slice) {
-            slice.saturating_mul(longer)
-        } else {
-            slice
+    /// The longest that the next READ may be, where `slice` is what was asked for.
+    pub fn most(&self, slice: u32) -> u32 {
+        match self.since < SHORT_FOR {
+            true => (slice / PARTS).max(slice.min(SHORTEST)),
+            false => slice,
         }
     }
 
@@ -71,34 +60,21 @@ mod tests {
     use super::*;
 
     const SLICE: u32 = 256 << 10;
-    const ALL: u64 = 16 * SLICE as u64;
 
     #[test]
     fn slices_are_short_while_others_are_served_and_some_time_after() {
         let mut slices = Slices::default();
+        assert_eq!(slices.most(SLICE), SLICE);
         for _ in 0..2 {
             slices.interrupted();
             slices.asked(SHORT_FOR - 1);
-            assert_eq!(slices.most(SLICE, ALL, 4), 64 << 10);
-            assert_eq!(slices.most(32 << 10, ALL, 4), SHORTEST);
-            assert_eq!(slices.most(4 << 10, ALL, 4), 4 << 10, "not longer");
+            assert_eq!(slices.most(SLICE), 64 << 10);
+            assert_eq!(slices.most(32 << 10), SHORTEST);
+            assert_eq!(slices.most(4 << 10), 4 << 10, "not longer");
         }
         slices.asked(1);
-        assert_eq!(slices.most(SLICE, ALL, 4), SLICE);
-    }
-
-    #[test]
-    fn they_are_longer_where_there_is_much_and_nobody_has_come_for_long() {
-        let mut slices = Slices::default();
-        let asked = |slices: &Slices| [ALL - 1, ALL].map(|left| slices.most(SLICE, left, 4));
-        assert_eq!(asked(&slices), [SLICE, 4 * SLICE]);
-        slices.interrupted();
-        slices.asked(LONG_AFTER - 1);
-        assert_eq!(asked(&slices), [SLICE, SLICE]);
-        slices.asked(1);
-        assert_eq!(asked(&slices), [SLICE, 4 * SLICE]);
+        assert_eq!(slices.most(SLICE), SLICE);
         slices.asked(u64::MAX);
-        assert_eq!(asked(&slices), [SLICE, 4 * SLICE]);
-        assert_eq!(slices.most(u32::MAX, u64::MAX, 4), u32::MAX);
+        assert_eq!(slices.most(u32::MAX), u32::MAX);
     }
 }

@@ -353,12 +353,7 @@ impl Client {
             // Not all of a body at once: between READs it is looked at deadlines, and at the control connection.
             let most = match alone {
                 true => slice.saturating_mul(slices::longer(slice, transfer.left())),
-                // With others beside it, it would be one more that takes memory at once.
-                false => {
-                    let all = self.transfers.left();
-                    let longer = if all == transfer.left() { 4 } else { 1 };
-                    self.slices.most(slice, all, longer)
-                }
+                false => self.slices.most(slice),
             };
             let next = transfer.next(most.min(READ_SLICE_MAX));
             // Off the list with its last READ: the slot may be used again when that completes.

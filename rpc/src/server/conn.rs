@@ -28,7 +28,6 @@ use crate::names::{Code, Method};
 use crate::outgoing::Held;
 use crate::setup::READ_SLICE_MAX;
 use crate::shelf::Shelf;
-use crate::slices;
 use crate::slot::SlotError;
 use crate::trace::event;
 use crate::transfer::Transfer;
@@ -511,13 +510,7 @@ impl Conn {
                 self.transfers.took(0);
                 continue;
             };
-            let (slice, all) = (host.settings.read_slice, self.transfers.left());
-            // With others beside it, it would be one more that takes memory at once.
-            let longer = match all == pull.transfer.left() {
-                true => slices::longer(slice, all),
-                false => 1,
-            };
-            let most = host.slices.most(slice, all, longer);
+            let most = host.slices.most(host.settings.read_slice);
             let most = most.min(READ_SLICE_MAX);
             let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
