@@ -68,12 +68,13 @@ impl Client {
     /// Gets ready to sleep: how long at most, or `None` if there is something to do. What comes afterwards makes one of the [descriptors](Self::fds)
     /// readable; it is to be told that it was [woken](Self::woken) then. Whoever looks at pending calls has seen those whose time was over at `seen`.
     pub(crate) fn rest(&mut self, seen: Moment) -> Option<Option<Duration>> {
-        let now = Moment::now();
-        self.sweep(now);
         if !self.is_connected() {
             // Nothing will come.
             return Some(None);
         }
+        let now = Moment::now();
+        // That may be the end of the connection, and then there is something to tell: see `nod`.
+        self.sweep(now);
         let most = match self.nod(now) {
             Ok(most) => most?.1,
             Err(lost) => {
