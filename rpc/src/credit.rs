@@ -29,7 +29,7 @@
 //!   of their own: two idle ends would otherwise acknowledge each other for ever.
 //! * **I9** An entry counts as posted only after it has been posted again. Entries are posted several at a time: some
 //!   are *late*. Whoever makes a request has none late that its answers could need, and windows are a few entries larger than the
-//!   slots need them, so that nobody waits for a late one.
+//!   slots need them, so that nobody waits for a late one. Of a ring's room little is late, and that only while there is other work.
 //!
 //! Where a direction has a receive [ring](crate::ring), its room is accounted for here as well: a
 //! message takes an entry and, in the ring, its length in granules. The same counter returns both,
@@ -220,17 +220,19 @@ impl Credits {
     }
 
     /// How many entries may be late here, so that no message ever waits for one, when at most so many ordinary messages
-    /// can be on their way to this end at once. With 1, none is.
+    /// can be on their way to this end at once. With 1, none is. Of a ring's room, [little](Self::must_post) is late at any time.
     ///
     /// More would do no harm but to make the peer wait at times.
     pub fn late_most(&self, on_their_way: u32) -> u32 {
         let entries = self.window.saturating_sub(2 * CONTROL_RESERVE);
-        let room = match &self.reader {
-            Some(reader) => u32::try_from(reader.answers()).unwrap_or(u32::MAX),
-            None => u32::MAX,
-        };
-        let spare = entries.min(room).saturating_sub(on_their_way);
+        let spare = entries.saturating_sub(on_their_way);
         late_share(self.window).min(spare).max(1)
+    }
+
+    /// Whether late entries are to be posted now, of which there may be so many.
+    #[inline]
+    pub fn must_post(&self, late_most: u32) -> bool {
+        self.late >= late_most || self.reader.as_ref().is_some_and(Reader::much_aside)
     }
 
     /// Entries of the peer that are known to be free.

@@ -74,6 +74,12 @@ impl Deadline {
         self.0 <= now
     }
 
+    /// How long it still was at that moment, in nanoseconds.
+    #[inline]
+    pub(crate) fn leaves_ns(self, at: Moment) -> u64 {
+        self.0.ns_since(at)
+    }
+
     /// As it travels: microseconds, at least 1, `u32::MAX` that or more, 0 never.
     #[inline]
     pub(crate) fn to_wire(self, now: Moment) -> u32 {

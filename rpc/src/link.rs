@@ -472,7 +472,7 @@ impl Link {
         }
         self.inbox.set_aside();
         self.credits.set_aside();
-        if self.credits.late() >= self.late_max {
+        if self.credits.must_post(self.late_max) {
             self.settle()?;
         }
         Ok(())

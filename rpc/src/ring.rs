@@ -194,16 +194,20 @@ impl Writer {
     /// oldest `more` of those in the ring have been released.
     #[inline]
     pub fn fits_after(&self, more: u32, total: u64) -> bool {
+        // Room for any skip, and before anything is released: no need to see whether there is one, or how much that gives.
+        if total + self.max <= self.released + self.cursor.size - self.cursor.at {
+            return true;
+        }
+        self.just_fits_after(more, total)
+    }
+
+    fn just_fits_after(&self, more: u32, total: u64) -> bool {
         let more = u64::from(more).min(self.written - self.returned);
         let released = match more {
             0 => self.released,
             _ => self.end_of(self.returned + more - 1),
         };
         let limit = released + self.cursor.size;
-        // Room for any skip: no need to see whether there is one.
-        if total + self.max <= limit - self.cursor.at {
-            return true;
-        }
         let skip = if total > 0 && self.cursor.end() < limit {
             self.max - GRANULE
         } else {
@@ -348,12 +352,10 @@ impl Reader {
         u64::from(answers) * longest + self.aside + rest <= self.cursor.size
     }
 
-    /// How many of the longest messages can be in it at once, see [`answers`].
-    pub fn answers(&self) -> u64 {
-        answers(
-            self.cursor.size,
-            self.max + self.cursor.round - (GRANULE - 1),
-        )
+    /// Whether more is set aside than a writer should have to wait for.
+    #[inline]
+    pub fn much_aside(&self) -> bool {
+        self.aside >= self.cursor.size / 8
     }
 
     /// The peer is being told of all that was copied.

@@ -131,6 +131,12 @@ impl Entries {
         };
         self.wr_ids[self.slot(index)].store(wr.wr_id, Ordering::Relaxed);
         let (head, out) = self.whole(index);
+        if sges.is_empty() {
+            // As for a write with immediate data, where it is most of the work.
+            head.num_sge.store(0, Ordering::Relaxed);
+            head.total.store(0, Ordering::Relaxed);
+            return (sges, 0);
+        }
         let mut total = 0;
         for (to, sge) in out.iter().zip(sges) {
             to.addr.store(sge.addr, Ordering::Relaxed);

@@ -282,20 +282,28 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll_into(&mut self, batch: &mut WcBatch) -> Result<usize, Error> {
-        let mut room = batch.make_room();
-        let mut count = 0;
-        while room > 0
-            && let Some(kept) = self.ahead.pop_front()
-        {
+        batch.make_room();
+        let kept = match self.ahead.is_empty() {
+            true => 0,
+            false => self.kept_into(batch),
+        };
+        let room = batch.room();
+        if room.is_empty() {
+            return Ok(kept);
+        }
+        let got = self.shared.poll(&mut self.settled, room)?;
+        batch.came(self.shared.id, got);
+        Ok(kept + got)
+    }
+
+    /// Moves kept completions into what room there is; how many.
+    #[cold]
+    fn kept_into(&mut self, batch: &mut WcBatch) -> usize {
+        let count = self.ahead.len().min(batch.room().len());
+        for kept in self.ahead.drain(..count) {
             batch.push(&kept.completion);
-            (room, count) = (room - 1, count + 1);
         }
-        if room > 0 {
-            let got = self.shared.poll(&mut self.settled, batch.room())?;
-            batch.came(self.shared.id, got);
-            count += got;
-        }
-        Ok(count)
+        count
     }
 
     /// Takes the oldest completion, if there is one. Cheap as [`poll_into`](Self::poll_into).

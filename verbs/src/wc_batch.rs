@@ -12,8 +12,11 @@ use crate::{Completion, CqId};
 pub struct WcBatch {
     /// As the device wrote them, and looked at when they are taken: from `next` up to `filled`, each once.
     wcs: Box<[ibv_wc]>,
-    /// Where each came from.
+    /// Where all of them came from, unless they are `mixed`.
+    cq: CqId,
+    /// Where each came from, if they are.
     cqs: Box<[CqId]>,
+    mixed: bool,
     next: usize,
     filled: usize,
 }
@@ -24,7 +27,9 @@ impl WcBatch {
         let capacity = capacity.max(1);
         WcBatch {
             wcs: vec![ibv_wc::default(); capacity].into(),
+            cq: CqId(0),
             cqs: vec![CqId(0); capacity].into(),
+            mixed: false,
             next: 0,
             filled: 0,
         }
@@ -38,7 +43,15 @@ impl WcBatch {
             return None;
         }
         self.next += 1;
-        Some(Completion::from_sys(*self.cqs.get(at)?, self.wcs.get(at)?))
+        Some(Completion::from_sys(self.cq_at(at)?, self.wcs.get(at)?))
+    }
+
+    #[inline(always)]
+    fn cq_at(&self, at: usize) -> Option<CqId> {
+        match self.mixed {
+            false => Some(self.cq),
+            true => self.cqs.get(at).copied(),
+        }
     }
 
     /// Completions not yet taken.
@@ -58,9 +71,9 @@ impl WcBatch {
         self.wcs.len()
     }
 
-    /// Gives the room of what was taken back, and says how much there is.
+    /// Gives the room of what was taken back.
     #[inline]
-    pub(crate) fn make_room(&mut self) -> usize {
+    pub(crate) fn make_room(&mut self) {
         if self.next == self.filled {
             (self.next, self.filled) = (0, 0);
         } else if self.next > 0 {
@@ -68,7 +81,6 @@ impl WcBatch {
             self.cqs.copy_within(self.next..self.filled, 0);
             (self.next, self.filled) = (0, self.filled - self.next);
         }
-        self.wcs.len() - self.filled
     }
 
     /// The room there is, for a device to write to.
@@ -80,9 +92,24 @@ impl WcBatch {
     /// The first `count` entries of [`room`](Self::room) have come from this queue.
     #[inline]
     pub(crate) fn came(&mut self, cq: CqId, count: usize) {
-        let end = self.filled + count;
-        self.cqs[self.filled..end].fill(cq);
-        self.filled = end;
+        if self.cq != cq || self.mixed {
+            self.note(cq, count);
+        }
+        self.filled += count;
+    }
+
+    /// Writes down where the next `count` come from: not all from the queue that was polled before.
+    #[cold]
+    fn note(&mut self, cq: CqId, count: usize) {
+        if self.is_empty() {
+            (self.cq, self.mixed) = (cq, false);
+            return;
+        }
+        if !self.mixed {
+            self.cqs[self.next..self.filled].fill(self.cq);
+            self.mixed = true;
+        }
+        self.cqs[self.filled..self.filled + count].fill(cq);
     }
 
     /// Only with room.

@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::fetch::{Fetcher, Policy};
 use super::flight::{Flight, Unreleased};
+use super::pace::Pace;
 use super::reconnect::{Reconnect, Redial};
 use super::stats::Recorder;
 use super::{Client, Options};
@@ -321,6 +322,7 @@ impl ClientBuilder {
             recorder: Recorder::new(terms.inline_limit),
             control_checked: Moment::now(),
             quick: false,
+            pace: Pace::new(),
             frames: Frames::default(),
             scratch: Box::new([0; HEADER_LEN + SMALL]),
             arrived: None,

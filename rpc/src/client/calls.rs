@@ -12,6 +12,7 @@ use crate::wire::SlotId;
 
 /// A call.
 pub(super) struct Call {
+    /// [`NEVER`](Moment::NEVER) if that is not known.
     pub started: Moment,
     pub deadline: Deadline,
     pub slot: SlotId,

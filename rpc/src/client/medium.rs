@@ -148,9 +148,7 @@ impl Client {
         let reply = Reply::new(bytes, self.recorder.inline_limit, given);
         self.calls.end(key, Ok(reply));
         self.recorder.bytes_received += header.body_len;
-        if !(self.quick && self.recorder.quick.skip()) {
-            self.measure(started);
-        }
+        self.measure(started);
         Ok(true)
     }
 }

@@ -14,6 +14,7 @@ mod flight;
 mod group;
 mod guest;
 mod medium;
+mod pace;
 mod parts;
 mod pending;
 mod progress;
@@ -57,6 +58,7 @@ use calls::Calls;
 use fetch::Fetcher;
 use flight::{Flight, Unreleased};
 use mempool::Pool;
+use pace::Pace;
 use stats::Recorder;
 use std::fmt;
 use std::net::SocketAddr;
@@ -126,6 +128,7 @@ pub struct Client {
     /// Whether what ends next is a call that has been waited for since it was made, as the only one, and for so short that nobody has looked at
     /// the clock.
     quick: bool,
+    pace: Pace,
     /// Where requests of medium length are put together.
     frames: Frames,
     /// Where small requests are put together, behind room for their headers.

@@ -456,7 +456,10 @@ impl Client {
             Ok(reply) => {
                 self.unasked += u32::from(reply.has_more());
                 self.recorder.bytes_received += reply.len() as u64;
-                self.recorder.latency.record(now.ns_since(started), 1);
+                match started {
+                    Moment::NEVER => self.recorder.unmeasured += 1,
+                    _ => self.recorder.latency.record(now.ns_since(started), 1),
+                }
             }
             Err(_) => self.recorder.failed += 1,
         }

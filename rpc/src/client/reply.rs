@@ -79,6 +79,7 @@ impl Reply {
     }
 
     /// Length of the reply in bytes, also when it is in the caller's destination.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Empty => 0,
@@ -98,6 +99,7 @@ impl Reply {
 
     /// All bytes of the reply; empty when they are in the caller's destination. Of more than [`CHUNK_MAX`](crate::CHUNK_MAX), which only come if
     /// the client has asked for [`max_message`](crate::ClientBuilder::max_message), the first so many: see [`chunks`](Self::chunks).
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Empty | Bytes::Destination(_) => &[],

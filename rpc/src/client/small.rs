@@ -47,7 +47,9 @@ impl Client {
         payload: &[u8],
         deadline: Deadline,
     ) -> Result<Option<(SlotId, Moment)>, Lost> {
-        let now = Moment::now();
+        // How long a READ takes is measured by it.
+        let beside = self.slots.in_use() > 0 && self.fetcher.is_none();
+        let (now, exact) = self.pace.now(beside, deadline);
         let Some(link) = &mut self.link else {
             return Ok(None);
         };
@@ -90,7 +92,8 @@ impl Client {
         flight.deadline = (!deadline.is_never()).then_some(deadline);
         self.recorder.calls += 1;
         self.recorder.bytes_sent += payload.len() as u64;
-        Ok(Some((slot, now)))
+        // Not to be measured, if that is not known.
+        Ok(Some((slot, if exact { now } else { Moment::NEVER })))
     }
 
     /// Takes in the answer to a small call, which is at hand or has been fetched, if that is what it is and it is a whole reply; false if not.
@@ -130,16 +133,22 @@ impl Client {
         let bytes = bytes.get(header.inline_start()..);
         if let Some(started) = self.calls.end_small(key, bytes.unwrap_or_default()) {
             self.recorder.bytes_received += header.body_len;
-            if !(self.quick && self.recorder.quick.skip()) {
-                self.measure(started);
-            }
+            self.measure(started);
         }
         Ok(true)
     }
 
-    /// Notes how long a call took that has just ended.
-    #[inline]
+    /// Notes how long a call took that has just ended, if it is one to be measured.
+    #[inline(always)]
     pub(super) fn measure(&mut self, started: Moment) {
+        if started == Moment::NEVER {
+            self.recorder.unmeasured += 1;
+        } else if !(self.quick && self.recorder.quick.skip()) {
+            self.record(started);
+        }
+    }
+
+    fn record(&mut self, started: Moment) {
         let now = match self.arrived {
             Some(now) => now,
             None => *self.arrived.insert(Moment::now()),
@@ -148,6 +157,7 @@ impl Client {
             true => self.recorder.quick.measured(),
             false => 1,
         };
+        let count = count + std::mem::take(&mut self.recorder.unmeasured);
         self.recorder.latency.record(now.ns_since(started), count);
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Recorder {
     pub rnr: u64,
     pub latency: Histogram,
     pub quick: Sampling,
+    /// Calls that have ended, of which it is not known when they began: the next that is measured stands for them.
+    pub unmeasured: u64,
 }
 
 /// Which of the quickest calls are measured: to look at the clock when one ends is a good part of what it takes.
@@ -78,6 +80,7 @@ impl Recorder {
             rnr: 0,
             latency: Histogram::new(),
             quick: Sampling::default(),
+            unmeasured: 0,
         }
     }
 
@@ -185,7 +188,8 @@ pub struct ClientStats {
     /// The longest call of those measured.
     pub max: Duration,
     /// How long all calls took that were answered. Of small calls that [`call`](crate::Client::call) makes alone on its connection, and that
-    /// are answered before it has waited for more than some microseconds, one in eight is measured and counts for all of them.
+    /// are answered before it has waited for more than some microseconds, one in eight is measured and counts for all of them; so is at least one in eight
+    /// of small calls that are on their way together and have a second or more.
     pub latency: Histogram,
 }
 

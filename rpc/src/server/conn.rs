@@ -105,6 +105,17 @@ pub(super) enum State {
     Running,
 }
 
+impl State {
+    /// Becomes another one. Mostly nothing is lost by that, which to find out here costs less than to call what drops it.
+    #[inline(always)]
+    pub fn become_now(&mut self, next: State) {
+        match std::mem::replace(self, next) {
+            State::Idle | State::Running => {}
+            lost => drop(lost),
+        }
+    }
+}
+
 pub(super) struct Waiting {
     pieces: PieceList,
     /// Of the body.
@@ -245,7 +256,7 @@ impl Conn {
             return Err(Violation::TooLarge { len, most }.into());
         }
         slot.generation = id.generation;
-        slot.state = State::Running;
+        slot.state.become_now(State::Running);
         if self.shelf.is_some() {
             slot.fetch = header.code;
             // Only a client that can choose wants to know.
@@ -274,8 +285,7 @@ impl Conn {
                     None => *host.arrived.insert(Moment::now()),
                 };
                 let deadline = Deadline::from_wire(us, arrived);
-                // Earlier messages of the same batch may have kept the core busy.
-                if host.delayed && deadline.is_past_at(Moment::now()) {
+                if host.lateness.is_too_late(us, deadline) {
                     self.refuse_expired(host, id)?;
                     return self.link.repost(Class::Request);
                 }

@@ -3,6 +3,7 @@
 use super::Settings;
 use super::books::CoreBook;
 use super::drive::{Drive, Driven};
+use super::lateness::Lateness;
 use super::request::{Bytes, Request};
 use super::responder::{ConnId, Outbox, Responder};
 use crate::client::Clients;
@@ -150,7 +151,7 @@ pub(super) struct Host<H> {
     /// About when the messages at hand arrived, if that is known.
     pub arrived: Option<Moment>,
     /// Whether a handler has kept the messages at hand waiting.
-    pub delayed: bool,
+    pub lateness: Lateness,
     /// Copies that have not been counted yet.
     pub copies: Copies,
     /// The body of the request that the handler is about to be run for, if it had to be READ.
@@ -168,7 +169,7 @@ where
     /// Runs the handler. If it panics, the responder it was given answers, or has answered.
     #[inline(always)]
     pub fn run(&mut self, job: &mut Job<'_>) {
-        self.delayed = true;
+        self.lateness.delay();
         let mut run = Run { host: self, job };
         // What a handler leaves behind when it panics is its own; nothing of ours is touched by it.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run.call())) {

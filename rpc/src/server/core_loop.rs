@@ -256,7 +256,7 @@ where
             self.dispatch(completion);
             self.deliver();
         }
-        let served = std::mem::take(&mut self.host.delayed);
+        let served = self.host.lateness.renew();
         if done > 0 {
             self.host.arrived = None;
         }
@@ -396,7 +396,7 @@ where
             if looked > 0 {
                 self.deliver();
                 self.host.arrived = None;
-                let served = std::mem::take(&mut self.host.delayed);
+                let served = self.host.lateness.renew();
                 self.disturbed(served);
                 looked = 0;
             }

@@ -4,6 +4,7 @@ use super::acceptor::{Acceptor, refuse};
 use super::books::{AcceptorCounters, CoreBook};
 use super::core::{Core, Host};
 use super::core_loop::{CoreLoop, Events};
+use super::lateness::Lateness;
 use super::mailbox::Mailbox;
 use super::request::Request;
 use super::responder::{Outbox, Responder};
@@ -286,7 +287,7 @@ where
         book,
         settings,
         arrived: None,
-        delayed: false,
+        lateness: Lateness::default(),
         slices: Slices::default(),
         long: false,
         copies: Copies::default(),

@@ -20,6 +20,7 @@ mod drain;
 mod drive;
 mod guard;
 mod handle;
+mod lateness;
 mod mailbox;
 mod peers;
 mod request;

@@ -49,7 +49,7 @@ impl Conn {
             let message = &mut room[ENTRY_HEAD..ENTRY_HEAD + len];
             self.link.post_small(Class::Answer, header, message)?;
         }
-        self.slots[id.index as usize].state = State::Idle;
+        self.slots[id.index as usize].state.become_now(State::Idle);
         if self.guarded {
             self.answered(host, id);
         }
@@ -77,7 +77,7 @@ impl Conn {
         let mut header = Header::new(Kind::Reply);
         header.slot = id;
         let slot = &mut self.slots[id.index as usize];
-        slot.state = State::Idle;
+        slot.state.become_now(State::Idle);
         if self.guarded {
             self.answered(host, id);
         }
