@@ -12,7 +12,7 @@ use crate::qp::QpCore;
 use crate::qp_state::{Service, State};
 use crate::segment::Shared;
 use crate::srq::SharedQueue;
-use core::sync::atomic::{Ordering, compiler_fence, fence};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -344,8 +344,8 @@ pub(crate) fn wake(peer: &Peer, out: &mut OutLane, solicited: bool) {
 pub(crate) struct Bell {
     cq: u32,
     advert: Shared<CqAdvert>,
-    /// Generation for which we have already woken it.
-    woken: u64,
+    /// Generation for which this process has already woken it, through whichever queue pair.
+    woken: Arc<AtomicU64>,
     channel: Option<(u64, Arc<OwnedFd>)>,
 }
 
@@ -355,7 +355,7 @@ impl Bell {
         Bell {
             cq,
             advert: peer.segment.share(|s| s.cq(cq as usize)),
-            woken: 0,
+            woken: peer.woken(cq),
             channel: None,
         }
     }
@@ -369,7 +369,7 @@ impl Bell {
             compiler_fence(Ordering::SeqCst);
         }
         let armed = self.advert.armed.load(Ordering::Relaxed);
-        if wants(armed, solicited) && self.woken != armed >> 2 {
+        if wants(armed, solicited) && self.woken.load(Ordering::Relaxed) != armed >> 2 {
             self.wake(peer, armed);
         }
     }
@@ -398,7 +398,7 @@ impl Bell {
                 generation: (armed >> 2) as u32,
             };
             if record.send(fd) {
-                self.woken = armed >> 2;
+                self.woken.store(armed >> 2, Ordering::Relaxed);
             }
         }
     }

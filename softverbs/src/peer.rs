@@ -66,6 +66,7 @@ pub(crate) struct Peer {
     arenas: Mutex<HashMap<u32, (u64, Arc<PeerMapping>)>>,
     lanes: Mutex<HashMap<FileId, Arc<ControlFile>>>,
     channels: Mutex<HashMap<u32, Opened>>,
+    woken: Mutex<HashMap<u32, Arc<AtomicU64>>>,
     claims: Mutex<HashMap<u32, OpenedClaims>>,
     mailboxes: Mutex<HashMap<u32, (u64, Arc<Mailbox>)>>,
     kick: Mutex<Option<OwnedFd>>,
@@ -92,6 +93,7 @@ impl Peer {
             arenas: Mutex::default(),
             lanes: Mutex::default(),
             channels: Mutex::default(),
+            woken: Mutex::default(),
             claims: Mutex::default(),
             mailboxes: Mutex::default(),
             kick: Mutex::default(),
@@ -240,6 +242,14 @@ impl Peer {
         let fd = Arc::new(pull(self.incarnation, fd, id, Access::ReadWrite).ok()?);
         channels.insert(index, (serial, fd.clone()));
         Some((serial, fd))
+    }
+
+    /// The generation for which this process has woken the peer's completion queue `cq`, for all queue pairs that complete to it: hundreds of
+    /// them may find it armed one after the other, and it takes one record to wake who waits. Generations go on when the index is used again.
+    pub fn woken(&self, cq: u32) -> Arc<AtomicU64> {
+        // As the segment takes it.
+        let cq = cq % MAX_CQ as u32;
+        self.woken.lock().entry(cq).or_default().clone()
     }
 
     /// The claims of the peer's shared receive queue `index`, of `1 << order` slots.

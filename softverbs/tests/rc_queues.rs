@@ -166,6 +166,42 @@ fn channel_wakes() {
     assert_eq!(a.next().wr_id, 77);
 }
 
+/// Hundreds of queue pairs may find the same queue armed one after the other: who waits for it is woken once for all of them, and again when it has
+/// asked again.
+#[test]
+fn one_wake_for_all_queue_pairs() {
+    let dev = Dev::open();
+    let o = Options::default();
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    let first = End::new(&dev, &o);
+    let second = End::with(&dev, &o, |init| {
+        init.recv_cq = first.cq;
+        unsafe { (api().ibv_create_qp)(dev.pd, init) }
+    });
+    let senders = [End::new(&dev, &o), End::new(&dev, &o)];
+    for (sender, receiver) in senders.iter().zip([&first, &second]) {
+        sender.connect(receiver.qpn(), &o);
+        receiver.connect(sender.qpn(), &o);
+        for id in 0..2 {
+            assert_eq!(receiver.recv(id, &mut [mem.sge(0, 8)]), 0);
+        }
+    }
+    for _ in 0..2 {
+        first.arm();
+        for sender in &senders {
+            let mut sge = [mem.sge(8, 8)];
+            assert_eq!(sender.post(&mut wr(1, Op::IBV_WR_SEND, &mut sge, 0)), 0);
+        }
+        assert_eq!([first.next().status, first.next().status], [OK, OK]);
+        first.event();
+        let mut bytes: libc::c_int = 0;
+        let fd = unsafe { (*first.channel).fd };
+        assert_eq!(unsafe { libc::ioctl(fd, libc::FIONREAD, &mut bytes) }, 0);
+        assert_eq!(bytes, 0, "another record for the same wait");
+    }
+    assert!(first.poll().is_none());
+}
+
 /// A completion queue smaller than its queues works as long as it is polled, and overflows when it is not.
 #[test]
 fn overflow() {
