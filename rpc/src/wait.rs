@@ -6,12 +6,15 @@
 //!   sleep: arm the queue, poll once more, poll(2) on everything that can wake us
 //! ```
 //!
-//! The first two phases are bounded, so an idle thread costs no CPU. [`neighbours`] says when the first or the second is left out.
+//! The first two phases are bounded, so an idle thread costs no CPU. [`neighbours`] says when the first or the second is left out, [`pace`] how often the
+//! clock is looked at.
 
 mod neighbours;
+mod pace;
 
 use crate::clock::Moment;
 use neighbours::{Neighbours, again_after_ns};
+use pace::Pace;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -72,13 +75,13 @@ pub(crate) struct Waiter {
     /// Whether others have done something in it when the core was [given way](Self::give_way), and for how long it is not, if not.
     gives_way: bool,
     way_due: Moment,
+    pace: Pace,
+    /// When the clock was looked at last in this wait, and how many rows there had been.
+    looked: (Moment, u32),
 }
 
 /// Empty polls in a row, with nothing but polling between them.
 pub(crate) const POLLS: u32 = 8;
-
-/// Rows of empty polls between two looks at the clock while spinning.
-const ROWS_PER_LOOK: u32 = 8;
 
 /// How long to sleep at most while a message is due of which nobody will tell.
 pub(crate) const DOZE: Duration = Duration::from_millis(1);
@@ -95,7 +98,15 @@ impl Waiter {
             neighbours: Neighbours::default(),
             gives_way: false,
             way_due: Moment::now(),
+            pace: Pace::default(),
+            looked: (Moment::now(), 0),
         }
+    }
+
+    /// How many empty polls to make in a row.
+    #[inline]
+    pub fn row(&self) -> u32 {
+        self.pace.row
     }
 
     /// Something was found: the wait is over.
@@ -118,12 +129,12 @@ impl Waiter {
         self.learns = self.neighbours.wants_to_know();
     }
 
-    /// Nothing was found in [`POLLS`] polls. Yields as the phase wants it.
+    /// Nothing was found in a [row](Self::row) of polls. Yields as the phase wants it.
     #[inline]
     pub fn idle(&mut self) -> Next {
         // No pause here: the device's poll makes one, or takes as long by itself.
         self.polls += 1;
-        if self.polls < ROWS_PER_LOOK && !self.neighbours.in_vain && !self.policy.spin.is_zero() {
+        if self.polls < self.pace.rows && !self.neighbours.in_vain && !self.policy.spin.is_zero() {
             return Next::Poll;
         }
         self.look()
@@ -157,7 +168,11 @@ impl Waiter {
     fn look(&mut self) -> Next {
         let now = Moment::now();
         let since = match self.since {
-            Some(since) => since,
+            Some(since) => {
+                let (looked, rows) = self.looked;
+                self.pace.took(now.ns_since(looked), self.polls - rows);
+                since
+            }
             None => {
                 self.spins = self.neighbours.wait_spins();
                 *self.since.insert(now)
@@ -167,6 +182,7 @@ impl Waiter {
         self.yielded = None;
         if waited < self.policy.spin && self.spins {
             self.polls = 0;
+            self.looked = (now, 0);
             self.learns = self.neighbours.wants_to_know();
             return Next::Look(now);
         }
@@ -181,6 +197,7 @@ impl Waiter {
         self.neighbours.yielded(gone);
         self.yielded = Some(gone);
         self.learns = true;
+        self.looked = (after, self.polls);
         Next::Look(after)
     }
 }
@@ -300,6 +317,29 @@ mod tests {
         assert_eq!(waiter.idle(), Next::Poll);
         let mut waiter = Waiter::new(Waiting::SLEEP);
         assert!(matches!(waiter.idle(), Next::Sleep(_)));
+    }
+
+    /// Polls of a queue that many share are slow; who makes them sleeps as soon as others do.
+    #[test]
+    fn who_polls_slowly_goes_to_sleep_in_the_same_time() {
+        let mut waiter = Waiter::new(Waiting::default());
+        let mut polls = 0;
+        for _ in 0..3 {
+            waiter.found();
+            polls = 0;
+            loop {
+                for _ in 0..waiter.row() {
+                    polls += 1;
+                    let start = Moment::now();
+                    while Moment::now().ns_since(start) < 50_000 {}
+                }
+                if let Next::Sleep(_) = waiter.idle() {
+                    break;
+                }
+            }
+        }
+        // One before the wait is known to be one, and two that take the time of the phases.
+        assert!(polls <= 3, "{polls} polls of 50 us");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::handshake::{Frame, Goodbye, PUSHED_INTO_RING, RefusalCode, Welcome};
 use crate::link::{Link, PrepareError, Prepared, TO_SLEEP, send_depth};
 use crate::shelf::{Shelf, ShelfError};
 use crate::trace::{event, span};
-use crate::wait::{DOZE, Next, POLLS, Waiter};
+use crate::wait::{DOZE, Next, Waiter};
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -186,7 +186,7 @@ where
                 }
                 self.host.arrived = None;
             }
-            if self.pass(POLLS) > 0 {
+            if self.pass(waiter.row()) > 0 {
                 waiter.found();
                 busy = busy.wrapping_add(1);
                 if busy.is_multiple_of(WAY_ROUNDS) && waiter.gives_way() {

@@ -20,7 +20,7 @@ use crate::error::Lost;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
 use crate::trace::{event, span};
-use crate::wait::{Next, POLLS, Waiter};
+use crate::wait::{Next, Waiter};
 use crate::wire::{Header, Kind};
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ where
         let mut busy = 0u32;
         loop {
             self.turn_all_away();
-            let passed = self.pass(POLLS);
+            let passed = self.pass(waiter.row());
             let again = self.part();
             if self.conns.is_empty() || self.mailbox.state() != DRAIN {
                 return;
