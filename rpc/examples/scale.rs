@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The server is a process of its own. The clients are in this one, on one thread: each connection has one call on its way, and when
-//! all have been sent, the replies are taken in the same order. Rounds with few and with many connections take turns.
+//! all have been sent, the replies are taken in the same order. Short rounds with few and with many connections take turns, and each is compared with the one
+//! beside it: on virtual machines the speed of caches changes within seconds.
 
 use mempool::{Budget, BudgetKind, Pool};
 use rpc::{Client, Deadline, Method, ReplyPath, Request, RequestPath, Responder, Server};
@@ -18,6 +19,10 @@ use std::time::{Duration, Instant};
 use verbs::{Device, Pd};
 
 const MESSAGE: [u8; 64] = [1; 64];
+
+const ROUNDS: usize = 25;
+/// Of each round.
+const CALLS: usize = 20_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     more_descriptors();
@@ -84,24 +89,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         each(after.0, before.0) / 1024.0,
         each(after.1, before.1)
     );
-    let mut rates = (Vec::new(), Vec::new());
-    for _ in 0..9 {
-        rates.0.push(rate(&mut first, 64_000 / few)?);
-        rates.1.push(rate(&mut rest, (64_000 / many).max(4))?);
+    let (mut of_few, mut of_many, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let few_rate = rate(&mut first, (CALLS / few).max(4))?;
+        let many_rate = rate(&mut rest, (CALLS / many).max(4))?;
+        of_few.push(few_rate);
+        of_many.push(many_rate);
+        ratios.push(many_rate / few_rate);
     }
-    let median = |rates: &mut Vec<f64>| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    };
-    let (few_rate, many_rate) = (median(&mut rates.0), median(&mut rates.1));
-    println!(
-        "{few} connections: {few_rate:.0} calls/s; {many}: {many_rate:.0} calls/s, {:.2} of that",
-        many_rate / few_rate
-    );
+    for (count, rates) in [(few, &mut of_few), (many, &mut of_many)] {
+        let [lowest, median, highest] = spread(rates);
+        println!("{count} connections: {median:.0} calls/s ({lowest:.0} to {highest:.0})");
+    }
+    let [lowest, median, highest] = spread(&mut ratios);
+    println!("rate of {many} by that of {few}: {median:.2} ({lowest:.2} to {highest:.2})");
     drop((first, rest));
     drop(say);
     server.wait()?;
     Ok(())
+}
+
+/// The lowest, the median and the highest.
+fn spread(figures: &mut [f64]) -> [f64; 3] {
+    figures.sort_by(f64::total_cmp);
+    [0, figures.len() / 2, figures.len() - 1].map(|at| figures[at])
 }
 
 /// Of either process.
