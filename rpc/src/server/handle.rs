@@ -3,7 +3,8 @@
 use super::acceptor::{Acceptor, refuse};
 use super::books::{AcceptorCounters, CoreBook};
 use super::core::{Core, Host};
-use super::core_loop::{CoreLoop, Events};
+use super::core_loop::CoreLoop;
+use super::events::Events;
 use super::lateness::Lateness;
 use super::mailbox::Mailbox;
 use super::request::Request;

@@ -11,6 +11,7 @@
 //! no memory shared between cores, between a request and its reply.
 
 mod acceptor;
+mod admission;
 mod books;
 mod conn;
 mod core;
@@ -18,6 +19,7 @@ mod core_loop;
 mod doze;
 mod drain;
 mod drive;
+mod events;
 mod guard;
 mod handle;
 mod lateness;
@@ -26,6 +28,7 @@ mod peers;
 mod request;
 mod respond;
 mod responder;
+mod routes;
 mod stats;
 mod stream;
 
