@@ -132,6 +132,7 @@ pub struct DemoArgs {
 Examples:
   verbatim bench                   the usual cases: some minutes, on a quiet
                                    machine
+  verbatim bench --list            the names of all cases
   verbatim bench --quick --filter 64B
   verbatim bench --quick --filter rpc/ --json bench.json
                                    all paths, lengths and windows: some minutes
@@ -164,8 +165,10 @@ Columns:
 
 JSON:
   { \"records\": [ { \"name\", \"device\", \"mode\", \"p50_ns\", \"p99_ns\",
-  \"rate\", \"baseline\", \"ratio\", \"server_busy_ns\", \"slowest\",
-  \"bound_ns\", ... } ],
+  \"rate\", \"rounds\", \"floor_ns\", \"baseline\", \"ratio\",
+  \"baseline_p50_ns\", \"baseline_p99_ns\", \"baseline_rate\",
+  \"server_busy_ns\", \"slowest\", \"limit_p50_ns\", \"limit_p99_ns\",
+  \"bound_ns\" } ],
   \"notes\": [ ... ], ... }
   A case that was measured in both modes has a record for each.")]
 pub struct BenchArgs {
@@ -178,6 +181,9 @@ pub struct BenchArgs {
     /// Only cases whose names contain SUBSTRING; without it, a choice of all cases
     #[arg(long, value_name = "SUBSTRING")]
     pub filter: Option<String>,
+    /// Print the names of the cases, all or those that --filter chooses, and measure nothing
+    #[arg(long, conflicts_with_all = ["json", "quick"])]
+    pub list: bool,
     /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]
     #[arg(long, value_name = "SPEC")]
     pub device: Option<String>,

@@ -141,6 +141,12 @@ impl Link {
         self.reads < self.most_reads && self.tx.free_slots() > CONTROL_RESERVE
     }
 
+    /// Whether READs are on their way, as far as is known.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        self.reads > 0
+    }
+
     /// Posts a message: `header` goes to the front of `buf`, which holds the pieces and copied
     /// bytes behind it; `body` is gathered behind that, and comes back to `owner`.
     ///

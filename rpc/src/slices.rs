@@ -1,7 +1,8 @@
 //! How long the next READ of a body is.
 //!
 //! Where posting a READ takes as long as its bytes take to move, whatever comes meanwhile waits for it. Long slices cost a bulk transfer less, short ones
-//! those who call beside it. So slices are short while others are served between them and shortly after.
+//! those who call beside it. So slices are short while others are served between them and shortly after; and twice as long as was asked for when nobody
+//! has called beside them for long, for a body that is alone. Only who calls after that can meet a longer one, once.
 
 /// How much shorter they are. With an eighth small calls waited hardly less, and bulk had a third less.
 const PARTS: u32 = 4;
@@ -11,6 +12,9 @@ const SHORTEST: u32 = 16 << 10;
 
 /// Bytes READ since the last call beside them, after which slices are not short any more: a millisecond's, about, on devices without hardware.
 const SHORT_FOR: u64 = 16 << 20;
+
+/// The same, after which nobody is expected any more: tenths of a second.
+const QUIET_AFTER: u64 = 256 << 20;
 
 /// How many times as long as `slice` a READ can be of a body of which so many bytes are `left`, if nobody has to be served between.
 ///
@@ -29,7 +33,7 @@ pub(crate) struct Slices {
 
 impl Default for Slices {
     fn default() -> Self {
-        Slices { since: SHORT_FOR }
+        Slices { since: QUIET_AFTER }
     }
 }
 
@@ -41,10 +45,14 @@ impl Slices {
     }
 
     /// The longest that the next READ may be, where `slice` is what was asked for.
-    pub fn most(&self, slice: u32) -> u32 {
-        match self.since < SHORT_FOR {
-            true => (slice / PARTS).max(slice.min(SHORTEST)),
-            false => slice,
+    ///
+    /// `alone`: it is for the only body, and no other READ is on its way. Of several bodies, or on a device that takes its time, longer ones would be
+    /// more bytes on their way at once, of more bodies, and the first would be there later.
+    pub fn most(&self, slice: u32, alone: bool) -> u32 {
+        match self.since {
+            ..SHORT_FOR => (slice / PARTS).max(slice.min(SHORTEST)),
+            QUIET_AFTER.. if alone => slice.saturating_mul(2),
+            _ => slice,
         }
     }
 
@@ -64,17 +72,31 @@ mod tests {
     #[test]
     fn slices_are_short_while_others_are_served_and_some_time_after() {
         let mut slices = Slices::default();
-        assert_eq!(slices.most(SLICE), SLICE);
+        assert_eq!(slices.most(SLICE, false), SLICE);
         for _ in 0..2 {
             slices.interrupted();
             slices.asked(SHORT_FOR - 1);
-            assert_eq!(slices.most(SLICE), 64 << 10);
-            assert_eq!(slices.most(32 << 10), SHORTEST);
-            assert_eq!(slices.most(4 << 10), 4 << 10, "not longer");
+            for alone in [false, true] {
+                assert_eq!(slices.most(SLICE, alone), 64 << 10);
+                assert_eq!(slices.most(32 << 10, alone), SHORTEST);
+                assert_eq!(slices.most(4 << 10, alone), 4 << 10, "not longer");
+            }
         }
         slices.asked(1);
-        assert_eq!(slices.most(SLICE), SLICE);
+        assert_eq!(slices.most(SLICE, true), SLICE);
+    }
+
+    #[test]
+    fn those_of_a_body_that_is_alone_are_longer_when_nobody_has_come_for_long() {
+        let mut slices = Slices::default();
+        let asked = |slices: &Slices| [false, true].map(|alone| slices.most(SLICE, alone));
+        assert_eq!(asked(&slices), [SLICE, 2 * SLICE]);
+        slices.interrupted();
+        slices.asked(QUIET_AFTER - 1);
+        assert_eq!(asked(&slices), [SLICE, SLICE]);
+        slices.asked(1);
+        assert_eq!(asked(&slices), [SLICE, 2 * SLICE]);
         slices.asked(u64::MAX);
-        assert_eq!(slices.most(u32::MAX), u32::MAX);
+        assert_eq!(slices.most(u32::MAX, true), u32::MAX);
     }
 }

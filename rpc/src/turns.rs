@@ -36,6 +36,11 @@ impl Turns {
         self.waiting.is_empty()
     }
 
+    /// Whether one body is all that waits.
+    pub fn is_one(&self) -> bool {
+        self.waiting.len() == 1
+    }
+
     /// Adds a body of which so many bytes have to be brought in.
     pub fn add(&mut self, slot: SlotId, left: u64) {
         self.waiting.push_back(Waiting { slot, left });
@@ -99,9 +104,12 @@ mod tests {
     #[test]
     fn the_short_one_is_not_behind_the_long_one_nor_the_long_one_behind_all_short_ones() {
         let mut turns = Turns::default();
+        assert!(!turns.is_one());
         turns.add(slot(0), 1 << 30);
+        assert!(turns.is_one());
         turns.add(slot(1), 1 << 20);
         turns.add(slot(2), 2);
+        assert!(!turns.is_one());
         let mut left = [1u64 << 30, 1 << 20, 2];
         let mut order = Vec::new();
         for _ in 0..6 {

@@ -12,7 +12,7 @@ use verbatim::verbs::Pd;
 
 use super::burst::{self, Bursts, Held};
 use super::control::Hello;
-use super::link::Host;
+use super::link::{FILLING, Host};
 use super::measure::{Busy, Figures, Group, Pipeline, pipelined, serial};
 use super::rounds::median;
 use super::shape::{Flow, Size, WINDOW};
@@ -52,7 +52,7 @@ pub fn serve(host: &Host, size: Size, page: &str) -> Result<ServerHandle> {
     let mut kept = host
         .pool
         .alloc_in(BudgetKind::User, Kind::Readable, longest)?;
-    kept.fill(1);
+    kept.fill(FILLING);
     let all = kept.freeze();
     let (kept, bulk) = (all.slice(..size.bytes()), all.slice(..BULK.bytes()));
     let page = page.to_owned();
@@ -122,7 +122,7 @@ impl Stock {
                 let mut part =
                     host.pool
                         .alloc_in(BudgetKind::User, Kind::Readable, size.bytes() / parts)?;
-                part.fill(1);
+                part.fill(FILLING);
                 request.push(part)?;
             }
             stock.requests.push(request);
@@ -144,7 +144,7 @@ impl Stock {
     ) -> Result<Pending> {
         Ok(match self.size {
             Size::B0 => client.submit(method, [], deadline)?,
-            Size::B64 => client.submit(method, [1; Size::B64.bytes()], deadline)?,
+            Size::B64 => client.submit(method, [FILLING; Size::B64.bytes()], deadline)?,
             _ => {
                 let request = self.requests.pop().context("an earlier call failed")?;
                 match self.destinations.pop() {
@@ -161,14 +161,14 @@ impl Stock {
         let mut reply = match self.destinations.pop() {
             Some(to) => {
                 let (reply, to) = client.call_into(ECHO, request, to, deadline)?;
-                ensure!(to.first() == Some(&1), "a call was answered wrongly");
+                ensure!(to.first() == Some(&FILLING), "a call was answered wrongly");
                 self.destinations.push(to);
                 reply
             }
             None => {
                 let reply = client.call(ECHO, request, deadline)?;
                 let first = reply.bytes().first();
-                ensure!(first == Some(&1), "a call was answered wrongly");
+                ensure!(first == Some(&FILLING), "a call was answered wrongly");
                 reply
             }
         };
@@ -194,13 +194,13 @@ impl Stock {
         match self.size {
             Size::B0 => {}
             Size::B64 => ensure!(
-                reply.bytes() == [1; Size::B64.bytes()],
+                reply.bytes() == [FILLING; Size::B64.bytes()],
                 "a call was answered wrongly"
             ),
             _ => {
                 let destination = reply.take_destination();
                 let first = destination.as_deref().unwrap_or(reply.bytes()).first();
-                ensure!(first == Some(&1), "a call was answered wrongly");
+                ensure!(first == Some(&FILLING), "a call was answered wrongly");
                 self.destinations.extend(destination);
                 self.requests.push(reply.take_segments());
             }
@@ -286,7 +286,7 @@ impl Caller {
                 Ok(())
             }),
             Size::B64 => {
-                let message = [1; Size::B64.bytes()];
+                let message = [FILLING; Size::B64.bytes()];
                 serial(limit, group, || {
                     let reply = client.call(ECHO, message, deadline)?;
                     ensure!(reply.bytes() == message, "a call was answered wrongly");
@@ -312,7 +312,7 @@ impl Caller {
                 .connect(address);
             ready.wait();
             let mut client = connected?;
-            let message = [1; Size::B64.bytes()];
+            let message = [FILLING; Size::B64.bytes()];
             let (start, mut count) = (Instant::now(), 0);
             while start.elapsed() < limit {
                 let reply = client.call(ECHO, message, deadline)?;
@@ -351,7 +351,7 @@ impl Caller {
     /// Calls that wake the server; and, a quarter of the time, calls one right after the other.
     fn after_idle(&mut self, limit: Duration, deadline: Deadline) -> Result<Figures> {
         let Caller { client, pid, .. } = self;
-        let message = [1; Size::B64.bytes()];
+        let message = [FILLING; Size::B64.bytes()];
         let mut call = || {
             let reply = client.call(ECHO, message, deadline)?;
             ensure!(reply.bytes() == message, "a call was answered wrongly");
@@ -377,13 +377,13 @@ impl Caller {
                 Start::Together => {
                     let mut batch = client.batch();
                     for _ in 0..FEW {
-                        batch.add(ECHO, [1; Size::B64.bytes()], deadline)?;
+                        batch.add(ECHO, [FILLING; Size::B64.bytes()], deadline)?;
                     }
                     calls.extend(batch.post());
                 }
                 Start::Apart => {
                     for _ in 0..FEW {
-                        calls.push(client.submit(ECHO, [1; Size::B64.bytes()], deadline)?);
+                        calls.push(client.submit(ECHO, [FILLING; Size::B64.bytes()], deadline)?);
                     }
                 }
             }

@@ -213,6 +213,8 @@ mod tests {
             "rpc/write_imm+send/0B/serial",
             "rpc/write_imm/4x16KiB/serial",
             "rpc/write_imm/64B/beside_1MiB_requests",
+            "rpc/write_poll/64B/beside_1MiB_requests",
+            "rpc/write_poll/64B/beside_1MiB_replies",
             "rpc/write_imm/64B/16_by_batch",
             "rpc/write_imm/64B/after_idle",
             "rpc/write_imm/64B/8_clients",

@@ -71,6 +71,9 @@ pub struct Link {
     setup: Option<RcSetup>,
 }
 
+/// What messages and calls are full of.
+pub const FILLING: u8 = 1;
+
 /// The tag of the message that ends a round.
 const END: u32 = 0;
 
@@ -108,7 +111,13 @@ impl Link {
                 .alloc_in(BudgetKind::Receive, Kind::Receive, entry)?;
             rx.post(buf)?;
         }
-        let spare: Result<Vec<Buf>, _> = (0..depth).map(|_| host.pool.alloc_zeroed(size)).collect();
+        let spare = (0..depth).map(|_| {
+            let mut buf = host.pool.alloc(size)?;
+            // The bytes of the calls that are compared with these messages. Some processors store nothing but zeros a third faster past their caches.
+            buf.fill(FILLING);
+            Ok(buf)
+        });
+        let spare: Result<Vec<Buf>> = spare.collect();
         let exposed = host
             .pool
             .exposed(size * window)?

@@ -20,6 +20,7 @@ mod floor;
 mod link;
 mod load;
 mod measure;
+mod names;
 mod page;
 mod pool;
 mod record;
@@ -90,6 +91,13 @@ const BUSY: f64 = 0.1;
 
 /// Runs the benchmark.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    if args.list {
+        // All of them, also those that a run without a filter leaves out.
+        let cases = cases(args.filter.as_deref().or(Some("")))?;
+        let names: Vec<_> = cases.iter().map(|case| format!("{case}\n")).collect();
+        output::print(&names.concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cases = cases(args.filter.as_deref())?;
     let mut plan = if args.quick { QUICK } else { FULL };
     plan.rounds = args.rounds.unwrap_or(plan.rounds).max(1);
@@ -149,10 +157,10 @@ fn cases(filter: Option<&str>) -> Result<Vec<Case>> {
     let named = |case: &Case| case.to_string().contains(filter);
     let chosen: Vec<_> = Case::all().into_iter().filter(named).collect();
     if chosen.is_empty() {
-        let names: Vec<_> = Case::all().iter().map(|c| format!("\n  {c}")).collect();
+        let names: Vec<_> = Case::all().iter().map(ToString::to_string).collect();
         bail!(
-            "--filter {filter}: no case has that in its name; there are{}",
-            names.concat()
+            "--filter {filter}: no case has that in its name; {}",
+            names::instead_of(filter, &names)
         );
     }
     Ok(chosen)

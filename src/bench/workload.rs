@@ -92,11 +92,14 @@ impl Calls {
             all.extend(CLIENTS.map(|clients| Calls::Many(path, clients)));
             all.push(Calls::Idle(path));
         }
+        let beside =
+            |path| [Bulk::Requests, Bulk::Replies].map(|bulk| Calls::Beside { path, bulk });
         for path in [PUSHED, Path::both(Verb::Send), FETCHED] {
             all.push(Calls::Gathered(path));
-            all.extend([Bulk::Requests, Bulk::Replies].map(|bulk| Calls::Beside { path, bulk }));
+            all.extend(beside(path));
             all.extend([Start::Together, Start::Apart].map(|start| Calls::Few { path, start }));
         }
+        all.extend(beside(Path::both(Verb::WritePoll)));
         for path in Path::all() {
             all.extend(BURSTS.map(|size| Calls::Burst { path, size }));
         }

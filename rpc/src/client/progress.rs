@@ -353,7 +353,10 @@ impl Client {
             // Not all of a body at once: between READs it is looked at deadlines, and at the control connection.
             let most = match alone {
                 true => slice.saturating_mul(slices::longer(slice, transfer.left())),
-                false => self.slices.most(slice),
+                false => {
+                    let alone = self.transfers.is_one() && !link.is_reading();
+                    self.slices.most(slice, alone)
+                }
             };
             let next = transfer.next(most.min(READ_SLICE_MAX));
             // Off the list with its last READ: the slot may be used again when that completes.

@@ -520,7 +520,8 @@ impl Conn {
                 self.transfers.took(0);
                 continue;
             };
-            let most = host.slices.most(host.settings.read_slice);
+            let alone = self.transfers.is_one() && !self.link.is_reading();
+            let most = host.slices.most(host.settings.read_slice, alone);
             let most = most.min(READ_SLICE_MAX);
             let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
