@@ -182,7 +182,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SUBSTRING")]
     pub filter: Option<String>,
     /// Print the names of the cases, all or those that --filter chooses, and measure nothing
-    #[arg(long, conflicts_with_all = ["json", "quick"])]
+    #[arg(long, conflicts_with = "json")]
     pub list: bool,
     /// Device to use, NAME[:PORT[:GID]], as VERBATIM_DEVICE [default: the best there is]
     #[arg(long, value_name = "SPEC")]

@@ -240,6 +240,21 @@ fn people_get_a_table() {
 }
 
 #[test]
+fn names_are_listed_without_measuring() {
+    let names = |arguments: &[&str]| {
+        // No device of that name could be opened.
+        let output = bench(&[arguments, &["--list", "--device", "mlx5_77"]].concat());
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(names(&["--filter", "shm"]), format!("{FLOOR}\n"));
+    let all = names(&[]);
+    for name in ["rpc/send+hybrid/64MiB/pipelined", "death/rpc/pending_calls"] {
+        assert!(all.lines().any(|line| line == name), "{name}");
+    }
+}
+
+#[test]
 fn mistakes_are_said_before_anything_is_measured() {
     for (arguments, word) in [
         (&["--filter", "nonsense"][..], "verbs/read/64B"),

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::error::{Buffers, CallError, Lost};
-use crate::frame::copy_segments;
+use crate::frame::{copy as copy_into, copy_segments};
 use crate::names::Method;
 use crate::wire::{Header, Kind};
 use mempool::SgList;
@@ -25,7 +25,7 @@ impl Client {
         deadline: Deadline,
     ) -> Option<usize> {
         self.start_framed(method, payload.len(), deadline, |room| {
-            room.copy_from_slice(payload);
+            copy_into(payload, room);
         })
     }
 

@@ -12,6 +12,7 @@ use super::stream::Stream;
 use crate::clock::Moment;
 use crate::credit::Class;
 use crate::error::Lost;
+use crate::frame::copy;
 use crate::names::Code;
 use crate::outgoing::{Held, NotReady, Outgoing, Ready, Workshop, header_buf};
 use crate::posted::Body;
@@ -137,7 +138,7 @@ impl Conn {
         }
         ready.body.each(|bytes| {
             let (place, left) = std::mem::take(&mut rest).split_at_mut(bytes.len());
-            place.copy_from_slice(bytes);
+            copy(bytes, place);
             rest = left;
         });
         shelf.publish(header.slot.index, header.slot.generation, len, units);

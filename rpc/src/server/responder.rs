@@ -1,7 +1,7 @@
 //! Answering requests.
 
 use super::stream::Stream;
-use crate::frame::{Frame, Frames, copy_segments};
+use crate::frame::{self, Frame, Frames, copy_segments};
 use crate::link::SMALL;
 use crate::names::Code;
 use crate::outgoing::{Copies, Outgoing};
@@ -250,7 +250,7 @@ impl Responder {
 
     #[inline(never)]
     fn reply_bytes(mut self, bytes: &[u8]) {
-        let copy = |room: &mut [u8]| room.copy_from_slice(bytes);
+        let copy = |room: &mut [u8]| frame::copy(bytes, room);
         if self
             .outbox
             .put_frame(self.conn, self.slot, bytes.len(), copy)
