@@ -51,6 +51,8 @@ rpc-hostile      verbatim-rpc    hostile    rxe0  rxe0
 rpc-strangers    verbatim-rpc    strangers  rxe0  rxe0
 rpc-huge         verbatim-rpc    huge       rxe0  rxe0
 rpc-fetch        verbatim-rpc    fetch      rxe0  rxe0
+rpc-pending      verbatim-rpc    pending    rxe0  rxe0
+rpc-callback     verbatim-rpc    callback   rxe0  rxe0
 counts           verbatim-tests  counts     rxe0  rxe1
 END
 }

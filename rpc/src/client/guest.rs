@@ -111,3 +111,34 @@ impl Client {
         self.check_control();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lost, Method, Request, Responder, Server};
+
+    /// Its own dropped calls can end a connection while a core goes to sleep: that is something to tell, and the core stays awake for it.
+    #[test]
+    fn an_end_that_comes_on_the_way_to_sleep_is_told() {
+        let server = Server::bind("127.0.0.1:0").unwrap().serve(|_core| {
+            let mut parked = Vec::new();
+            move |_: Request<'_>, out: Responder| parked.push(out)
+        });
+        let server = server.unwrap();
+        let client = Client::builder().max_unanswered(0);
+        let mut client = client.connect(server.local_addr()).unwrap();
+        let soon = Deadline::after_ms(20);
+        drop(client.submit(Method(1), "", soon).unwrap());
+        // Its slot is nobody's, and its time is not over.
+        client.turn();
+        while !soon.is_past() {
+            std::hint::spin_loop();
+        }
+        // It comes to sleep at once, without a look at the clock before.
+        let rest = client.rest(Moment::now());
+        assert!(matches!(client.lost(), Some(Lost::Unanswered(1))));
+        assert_eq!(rest, None, "sleeps, with the end of the connection untold");
+        // Afterwards nothing will come.
+        assert_eq!(client.rest(Moment::now()), Some(None));
+    }
+}
