@@ -556,6 +556,8 @@ impl ControlInFlight {
 }
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;

@@ -372,6 +372,8 @@ impl Reader {
 }
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod rebase;
 
 #[cfg(test)]

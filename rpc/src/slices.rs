@@ -99,4 +99,12 @@ mod tests {
         slices.asked(u64::MAX);
         assert_eq!(slices.most(u32::MAX, true), u32::MAX);
     }
+
+    #[test]
+    fn only_of_long_bodies_are_slices_much_longer() {
+        let at = 32 * u64::from(SLICE);
+        let times = [1, at - 1, at, u64::MAX].map(|left| longer(SLICE, left));
+        assert_eq!(times, [2, 2, 4, 4]);
+        assert_eq!(longer(u32::MAX, at), 2);
+    }
 }

@@ -33,6 +33,8 @@ struct End {
     explicit: u64,
     /// Most entries that are posted late, where they are without memory.
     late_max: u32,
+    /// Counters on answers that the peer has left for this end to fetch.
+    shelf: VecDeque<u32>,
     /// What the next lengths are made of.
     seed: u32,
 }
@@ -50,6 +52,7 @@ impl End {
             want,
             explicit: 0,
             late_max: 1,
+            shelf: VecDeque::new(),
             seed: window ^ (want << 7) ^ 0x9e37_79b9,
         }
     }
@@ -114,6 +117,45 @@ impl End {
         assert!(self.send(Class::Answer, peer), "I2: an answer waits");
         self.to_answer -= 1;
         true
+    }
+
+    /// Leaves an answer to be fetched.
+    fn shelve(&mut self, peer: &mut End) -> bool {
+        if self.to_answer == 0 {
+            return false;
+        }
+        self.to_answer -= 1;
+        peer.shelf.push_back(self.credits.shelve());
+        true
+    }
+
+    /// Fetches an answer, in any order.
+    fn fetch(&mut self) -> bool {
+        if self.shelf.is_empty() {
+            return false;
+        }
+        self.seed = self.seed.rotate_left(7).wrapping_add(1);
+        let at = self.seed as usize % self.shelf.len();
+        let counter = self.shelf.remove(at).unwrap_or_default();
+        self.credits.fetched(counter).expect("an honest peer");
+        self.unanswered -= 1;
+        true
+    }
+
+    /// What holds at any time, as the model has it: no entry is counted on before it is posted, and credits can be returned until as many control
+    /// messages are on their way as may be.
+    fn check(&self, peer: &End) {
+        let credits = &self.credits;
+        assert!(credits.available() <= peer.posted, "I9: not posted yet");
+        let out = credits
+            .control_sent
+            .unacknowledged(credits.told_by_peer, credits.peer_window);
+        assert!(out <= CONTROL_RESERVE as usize);
+        assert!(
+            out == CONTROL_RESERVE as usize || credits.may_send(Class::Credit),
+            "I1: nothing is kept for control: {credits:?}"
+        );
+        assert!(credits.promised <= credits.available(), "I2");
     }
 
     fn take(&mut self) -> bool {
@@ -192,7 +234,24 @@ impl End {
 /// One of the things either end can do; the last four are what an end must do when nothing else
 /// happens.
 fn step(a: &mut End, b: &mut End, what: u8) -> bool {
-    match what % 7 {
+    let done = one_step(a, b, what % 7);
+    a.check(b);
+    b.check(a);
+    done
+}
+
+/// The same where answers can be left to be fetched as well.
+fn step_or_fetch(a: &mut End, b: &mut End, what: u8) -> bool {
+    let done = one_step(a, b, what % 9);
+    a.check(b);
+    b.check(a);
+    done
+}
+
+fn one_step(a: &mut End, b: &mut End, what: u8) -> bool {
+    match what {
+        8 => a.fetch(),
+        7 => a.shelve(b),
         6 => a.post_late(),
         0 => a.request(b),
         1 => a.answer(b),
@@ -207,11 +266,11 @@ fn step(a: &mut End, b: &mut End, what: u8) -> bool {
 fn settle(a: &mut End, b: &mut End, answering: bool) {
     loop {
         let mut moved = false;
-        for what in [0, 2, 3, 4] {
-            while step(a, b, what) {
+        for what in [0, 2, 3, 4, 8] {
+            while step_or_fetch(a, b, what) {
                 moved = true;
             }
-            while step(b, a, what) {
+            while step_or_fetch(b, a, what) {
                 moved = true;
             }
         }
@@ -312,6 +371,33 @@ proptest! {
         }
         settle(&mut a, &mut b, true);
         prop_assert_eq!((a.want, b.want), (0, 0));
+    }
+
+    /// The same in rings, with as many slots as they have room for answers, and answers that are fetched.
+    #[test]
+    fn no_overrun_no_stall_both_in_rings(
+        slots_a in 1u32..9, slots_b in 1u32..9, spare in 0u32..6, want_a in 0u32..200, want_b in 0u32..200,
+        which in 1u8..4, late_a in 1u32..20, late_b in 1u32..20, fetching: bool,
+        steps in proptest::collection::vec((any::<bool>(), any::<u8>()), 0..2000),
+    ) {
+        let (wa, wb) = (2 * slots_a.max(slots_b) + 16, 2 * slots_a.max(slots_b) + 16 + spare);
+        let mut a = End::new(wa, wb, slots_a, slots_b, want_a);
+        let mut b = End::new(wb, wa, slots_b, slots_a, want_b);
+        // Answers to who reads it have room beside the half that may be owed.
+        let room = |slots: u32| u64::from(2 * slots) * crate::ring::span(MAX) / crate::ring::GRANULE;
+        if which & 1 != 0 {
+            give_ring(&mut a, &mut b, room(slots_b));
+        }
+        if which & 2 != 0 {
+            give_ring(&mut b, &mut a, room(slots_a));
+        }
+        (a.late_max, b.late_max) = (late_a, late_b);
+        let step = if fetching { step_or_fetch } else { step };
+        for (first, what) in steps {
+            if first { step(&mut a, &mut b, what) } else { step(&mut b, &mut a, what) };
+        }
+        settle(&mut a, &mut b, true);
+        prop_assert_eq!((a.want, b.want), (0, 0), "stalled: {:?} {:?}", a.credits, b.credits);
     }
 
     /// A peer that says anything gets an error or is believed within bounds, and never a panic.

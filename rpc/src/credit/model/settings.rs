@@ -17,8 +17,9 @@
 //! | a skip is forgotten where room is looked for | long skips, and nothing smaller: the room that is kept for control hides skips that are shorter |
 //! | a skip is forgotten where requests are counted ahead | full rings |
 //!
-//! Not seen by any: requests that use the entries, or the room, of answers; late entries that are not posted before a request whose answer needs the entry; a skip that is forgotten where
-//! late entries are weighed. The first takes both ends and more slots than can be walked through.
+//! Not seen by any setting, but by the [bounds](super::super::bounds) or by the [simulation](super::super::tests) of two ends in rings: requests that use the entries, or the room, of
+//! answers (it takes both ends and more slots than can be walked through); late entries that are not posted before a request whose answer needs the entry; a skip that is forgotten where
+//! late entries are weighed; and whatever only wastes credits, or lets a peer go too far.
 
 use super::Setting;
 use crate::credit::{CONTROL_RESERVE, WINDOW_MIN};
