@@ -126,6 +126,15 @@ mod tests {
     }
 
     #[test]
+    fn the_short_one_is_whose_rest_is_short() {
+        let mut turns = Turns::default();
+        turns.add(slot(0), 10);
+        turns.add(slot(1), 8);
+        turns.took(3);
+        assert_eq!(turns.next(), Some(slot(0)), "3 are left, and 8");
+    }
+
+    #[test]
     fn what_is_urgent_goes_first_but_not_for_ever() {
         let mut turns = Turns::default();
         let urgent = |turns: &mut Turns| (0..10).map(|_| turns.leave_out(true)).collect::<Vec<_>>();

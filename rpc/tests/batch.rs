@@ -230,6 +230,71 @@ fn small_requests_that_do_not_fit_are_refused() {
     });
 }
 
+/// Where a ring is smaller than a window, it is what batches are filled up to: with small requests, or with others.
+#[test]
+fn batches_are_no_longer_than_the_ring() {
+    const SMALLEST: u64 = 1;
+    let paths = [PATHS[0], PATHS[1], PATHS[7]];
+    over(&paths, hang(), || {
+        let server = serve(server().window(256).ring_size(SMALLEST));
+        let client = builder().window(256).connect(server.local_addr());
+        let mut client = client.expect("connect");
+        let slots = client.slots() as usize;
+        for (len, small) in [(200, true), (200, false), (1000, true), (0, true)] {
+            let mut batch = client.batch();
+            let bytes = pattern(len, 3);
+            let mut added = 0;
+            let pool = memory().2.clone();
+            while added < slots {
+                // From a buffer, it is not small.
+                let result = match small {
+                    true => batch.add(ECHO, &bytes[..], patient()),
+                    false => batch.add(ECHO, pool.alloc_from_slice(&bytes).unwrap(), patient()),
+                };
+                match result {
+                    Ok(()) => added += 1,
+                    Err(CallError::NotSent(failed)) => {
+                        assert!(matches!(failed.reason(), NotSentReason::Full));
+                        break;
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            // Without a payload, all of them fit.
+            assert_eq!(added < slots, len > 0, "{added} of {slots}");
+            assert!(added > 10, "{added}");
+            for call in batch.post() {
+                assert!(call.wait(&mut client).unwrap().bytes() == bytes);
+            }
+        }
+        assert_eq!((client.stats().credit_stalls, client.stats().rnr), (0, 0));
+        assert_eq!(server.stats().rnr, 0);
+    });
+}
+
+/// There is as much room left whether small requests were added as such, and became ordinary ones later, or not.
+#[test]
+fn what_small_requests_take_is_counted_once() {
+    bounded(|| {
+        let server = serve(server().window(256).ring_size(1));
+        let client = builder().window(256).connect(server.local_addr());
+        let mut client = client.expect("connect");
+        let mut room = Vec::new();
+        for long_at in [0, 40] {
+            let mut batch = client.batch();
+            for n in 0..41 {
+                match n == long_at {
+                    true => batch.add(ECHO, &pattern(1000, 1)[..], patient()).unwrap(),
+                    false => batch.add(ECHO, [n; 200], patient()).unwrap(),
+                }
+            }
+            room.push(batch.room());
+        }
+        assert!(room[0] > 0);
+        assert_eq!(room[0], room[1]);
+    });
+}
+
 /// Batches as large as there is room for, again and again, while earlier ones are out.
 #[test]
 fn batches_follow_each_other() {

@@ -121,6 +121,17 @@ fn sizes_hold_what_they_are_for() {
     }
 }
 
+/// A frame can take a granule more.
+#[test]
+fn frames_take_their_room() {
+    let (max, longest) = (960, 1024);
+    assert!(span(max) == 960 && span(max + FRAME_LEN as u64) == longest);
+    let rest = longest - GRANULE + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
+    let reader = Reader::new(rest + 25 * longest, max).framed();
+    assert_eq!(reader.answers(), 25);
+    assert!(reader.has_room_for(25) && !reader.has_room_for(26));
+}
+
 /// With less than half of the smallest ring owed, and all control messages in it, the longest message still goes, wherever the ring's end is.
 #[test]
 fn the_smallest_ring_is_never_stuck() {
