@@ -2,7 +2,7 @@
 //! peer go too far, no simulation of honest ends would see.
 
 use super::*;
-use crate::ring::{GRANULE, answers, size_min, span};
+use crate::ring::{GRANULE, size_min, span};
 
 /// Longest message in rings, and the room it takes.
 const MAX: u64 = 1000;
@@ -294,10 +294,24 @@ fn slots_and_late_entries_of_windows() {
             "{window} {on_their_way}"
         );
     }
-    let size = size_min(MAX) + 4 * SPAN;
-    let room = answers(size, MAX) as u32;
-    let credits = Credits::new(64, 64, 0).reading(size, MAX);
-    assert!((10..40).contains(&room));
-    assert_eq!(credits.late_most(room - 3), 3);
-    assert_eq!(credits.late_most(room), 1);
+}
+
+/// However small a ring, there are as many late entries as without one, but not of more than an eighth of its room.
+#[test]
+fn of_a_ring_little_is_late() {
+    let size = span(8 * 4096);
+    let credits = Credits::new(128, 128, 0).reading(size, MAX);
+    assert_eq!(credits.late_most(100), 16);
+    for (len, most, late) in [(64, 16, 16), (64, 5, 5), (512, 16, 8), (512, 7, 7)] {
+        let mut credits = credits.clone();
+        for _ in 0..late {
+            assert!(!credits.must_post(most));
+            credits.find(len).unwrap();
+            credits.receive(Class::Answer, 128).unwrap();
+            credits.set_aside();
+        }
+        assert!(credits.must_post(most), "{len} {most}");
+        credits.reposted_late();
+        assert!(!credits.must_post(most));
+    }
 }

@@ -565,28 +565,3 @@ fn late_entries_do_not_hold_up_credits() {
         assert!(a.credits.late() > 0, "nothing is late");
     }
 }
-
-/// However short messages are, there may be so many late entries; and however many there may be, not much of the ring is late.
-#[test]
-fn of_a_ring_little_is_late() {
-    const SIZE: u64 = 64 << 10;
-    let mut credits = Credits::new(128, 128, 0).reading(SIZE, 5000);
-    let most = credits.late_most(100);
-    assert!(
-        most > 1,
-        "the longest messages would not fit all, but short ones do"
-    );
-    let mut late_after = |len: u32, most: u32| {
-        while !credits.must_post(most) {
-            credits.find(len).unwrap();
-            credits.receive(Class::Answer, 128).unwrap();
-            credits.set_aside();
-        }
-        let late = credits.late();
-        credits.reposted_late();
-        assert!(!credits.must_post(most));
-        late
-    };
-    assert_eq!(late_after(64, most), most);
-    assert_eq!(late_after(4096, 16), 2, "an eighth of the ring");
-}

@@ -58,7 +58,6 @@ proptest! {
             (writer, reader) = (writer.framed(max), reader.framed());
         }
         prop_assert_eq!(writer.max(), room(max));
-        prop_assert_eq!(reader.answers(), answers(size, longest));
         let mut plain = Plain { size, at: 0, ends: VecDeque::new(), released: 0 };
         for (what, n) in steps {
             let len = u64::from(n) % max + 1;
@@ -128,7 +127,6 @@ fn frames_take_their_room() {
     assert!(span(max) == 960 && span(max + FRAME_LEN as u64) == longest);
     let rest = longest - GRANULE + u64::from(CONTROL_RESERVE) * CONTROL_SPAN;
     let reader = Reader::new(rest + 25 * longest, max).framed();
-    assert_eq!(reader.answers(), 25);
     assert!(reader.has_room_for(25) && !reader.has_room_for(26));
 }
 
