@@ -115,26 +115,31 @@ mod counter {
         compare()
     }
 
+    /// Ticks that asking the clock takes at most, if the processor is not taken away meanwhile: more than that are some microseconds.
+    const AT_ONCE: u64 = 1 << 14;
+
     /// Asks the clock, and compares.
     #[cold]
     fn compare() -> Moment {
-        let pair = Pair {
-            ticks: ticks(),
-            at: Moment::of(Instant::now()),
-        };
-        ANCHOR.set(first().and_then(|first| anchor(first, pair)));
-        pair.at
+        let before = ticks();
+        let at = Moment::of(Instant::now());
+        let pair = pair(before, at, ticks());
+        ANCHOR.set(pair.and_then(|pair| first(pair).and_then(|first| anchor(first, pair))));
+        at
     }
 
-    /// The first pair of the process; `None` if the counter is of no use.
-    fn first() -> Option<Pair> {
+    /// What the clock said between two looks at the counter; `None` if they are so far apart that nobody knows when that was.
+    ///
+    /// The later look is taken: a moment may then be a little in the past, and no time is over too early.
+    fn pair(before: u64, at: Moment, after: u64) -> Option<Pair> {
+        let at_once = after.wrapping_sub(before) <= AT_ONCE;
+        at_once.then_some(Pair { ticks: after, at })
+    }
+
+    /// The first pair of the process, which is this one if there is none yet; `None` if the counter is of no use.
+    fn first(pair: Pair) -> Option<Pair> {
         static FIRST: OnceLock<Option<Pair>> = OnceLock::new();
-        *FIRST.get_or_init(|| {
-            is_constant().then(|| Pair {
-                ticks: ticks(),
-                at: Moment::of(Instant::now()),
-            })
-        })
+        *FIRST.get_or_init(|| is_constant().then_some(pair))
     }
 
     /// `None` while too little is known.
@@ -178,6 +183,16 @@ mod counter {
                 let _ = now();
                 assert!(ANCHOR.get().is_some());
             }
+        }
+
+        /// A thread that lost the processor in between knows neither what the counter was when the clock was asked, nor the other way round: it
+        /// would be ahead of the clock by as much, and calls would be given up too early.
+        #[test]
+        fn clock_and_counter_are_compared_at_one_moment_or_not() {
+            let at = Moment::of(Instant::now());
+            assert!(pair(1000, at, 1001 + AT_ONCE).is_none());
+            let pair = pair(1000, at, 1000 + AT_ONCE).unwrap();
+            assert_eq!((pair.ticks, pair.at), (1000 + AT_ONCE, at));
         }
 
         #[test]
