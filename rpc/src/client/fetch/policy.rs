@@ -20,6 +20,10 @@ const TRIES: u32 = 4;
 /// So often in a row it is not believed that replies have become late, each time eight times as much is; then all of it is.
 const LIMITED_MAX: u32 = 10;
 
+/// Replies in a row that were there when they were looked for first, after which it is looked for the next ones much earlier. It would take hundreds
+/// else to come down from a time of trouble, and of two ends that ask each other each would go on waiting for the other.
+const EARLY: u32 = 4;
+
 /// Bytes of an entry that the first READ fetches to begin with.
 const FIRST: usize = 256;
 
@@ -36,6 +40,8 @@ pub(in crate::client) struct Policy {
     /// From a request to its reply on the shelf, in nanoseconds; of those that the server has to READ first, apart: they take longer whatever
     /// the server does.
     expected: [u64; 2],
+    /// How often in a row they were there at once.
+    early: [u32; 2],
     /// How often in a row they were so much later that it was not believed.
     limited: [u32; 2],
     /// What a READ takes, in nanoseconds.
@@ -63,6 +69,7 @@ impl Policy {
             seen: 0,
             tries: tries.unwrap_or(TRIES),
             expected: [0; 2],
+            early: [0; 2],
             // The first is.
             limited: [LIMITED_MAX; 2],
             read: 1000,
@@ -123,10 +130,19 @@ impl Policy {
     pub fn fetched(&mut self, long: bool, (bytes, failed, waited): (usize, u32, Option<u64>)) {
         let expected = &mut self.expected[usize::from(long)];
         let limited = &mut self.limited[usize::from(long)];
+        let early = &mut self.early[usize::from(long)];
+        *early = match (failed, waited) {
+            (_, None) => *early,
+            (0, _) => early.saturating_add(1),
+            _ => 0,
+        };
         // A little earlier each time, until it is too early.
         *expected = match (failed, waited) {
             (_, None) => *expected,
-            (0, _) => *expected - expected.div_ceil(16).min(*expected),
+            (0, _) => {
+                let share = 16 >> early.saturating_sub(EARLY).min(3);
+                *expected - expected.div_ceil(share).min(*expected)
+            }
             // And later, but not by much: now and then a processor is taken away for long, of which the next replies know nothing. Unless they are
             // late as well, or nothing is known yet.
             (_, Some(waited)) => {
@@ -237,6 +253,25 @@ mod tests {
             policy.fetched(false, (100, failed, None));
             assert_eq!(policy.first_after(false), before);
         }
+    }
+
+    /// Calls that waited for seconds, because everything did, do not go on so for minutes.
+    #[test]
+    fn what_has_been_expected_far_too_late_is_soon_forgotten() {
+        let mut policy = Policy::new(false, None, None);
+        policy.fetched(false, (100, 1, Some(4_000_000_000)));
+        let first = policy.first_after(false);
+        assert!(first > 1_000_000_000);
+        let (mut waited, mut calls) = (0, 0);
+        while policy.first_after(false) > 1000 {
+            waited += policy.first_after(false);
+            calls += 1;
+            policy.fetched(false, (100, 0, Some(policy.first_after(false))));
+        }
+        assert!(
+            calls < 40 && waited < 8 * first,
+            "{calls} calls, {waited} ns"
+        );
     }
 
     /// A server that has to wake up is looked at more often, but that is no reason to have it push.
