@@ -160,6 +160,7 @@ impl Client {
         let Some(link) = self.link.take() else {
             return;
         };
+        self.untold = true;
         self.recorder.rnr += link.rnr();
         let pending = self.slots.in_use();
         event!(INFO, peer = %self.peer, pending, why = %lost, "the connection has ended");

@@ -53,6 +53,9 @@ impl<C: Clients> sealed::Each for Vec<C> {
     }
 }
 
+/// So far apart can two looks at the clock be, beside the time between them, in nanoseconds.
+const CLOCKS_APART: u64 = 50_000;
+
 impl Client {
     /// Takes in what has arrived; whether anything has, also what others have taken in, since this was asked last.
     pub(crate) fn turn(&mut self) -> bool {
@@ -68,6 +71,10 @@ impl Client {
     /// Gets ready to sleep: how long at most, or `None` if there is something to do. What comes afterwards makes one of the [descriptors](Self::fds)
     /// readable; it is to be told that it was [woken](Self::woken) then. Whoever looks at pending calls has seen those whose time was over at `seen`.
     pub(crate) fn rest(&mut self, seen: Moment) -> Option<Option<Duration>> {
+        if self.untold {
+            // Taken in while the application looked at other calls: of that there will be no other word.
+            return None;
+        }
         if !self.is_connected() {
             // Nothing will come.
             return Some(None);
@@ -83,6 +90,8 @@ impl Client {
             }
         };
         let deadlines = self.flights.iter().filter_map(|flight| flight.deadline);
+        // Who looked may have been a little behind, when the clock was compared in between.
+        let seen = seen.before_ns(CLOCKS_APART);
         let ahead = deadlines.filter(|deadline| !deadline.is_past_at(seen));
         let next = ahead
             .filter_map(|deadline| deadline.remaining_at(now))
@@ -139,6 +148,52 @@ mod tests {
         assert!(matches!(client.lost(), Some(Lost::Unanswered(1))));
         assert_eq!(rest, None, "sleeps, with the end of the connection untold");
         // Afterwards nothing will come.
+        assert!(client.turn());
+        assert_eq!(client.rest(Moment::now()), Some(None));
+    }
+
+    /// Who looks at one call takes in the answers to all: those that he has looked at before are there now, and nobody will tell.
+    #[test]
+    fn what_comes_while_others_are_looked_at_is_told() {
+        let server = Server::bind("127.0.0.1:0").unwrap().serve(|_core| {
+            let (mut first, mut parked) = (None, Vec::new());
+            move |request: Request<'_>, out: Responder| match request.body() {
+                b"first" => first = Some(out),
+                b"second" => parked.push(out),
+                _ => {
+                    out.reply("done");
+                    if let Some(out) = first.take() {
+                        out.reply("done");
+                    }
+                }
+            }
+        });
+        let server = server.unwrap();
+        let mut client = Client::connect(server.local_addr()).unwrap();
+        let mut other = Client::connect(server.local_addr()).unwrap();
+        let never = Deadline::never();
+        let first = client.submit(Method(1), "first", never).unwrap();
+        let second = client.submit(Method(1), "second", never).unwrap();
+        while server.stats().calls < 2 {
+            std::thread::yield_now();
+        }
+        assert!(!first.is_ready(&mut client));
+        client.turn();
+        other.call(Method(1), "answer", never).unwrap();
+        let key = first.key_at(&client).unwrap();
+        while !client.has_outcome(key) {
+            assert!(!second.is_ready(&mut client));
+        }
+        let rest = client.rest(Moment::now());
+        assert_eq!(rest, None, "sleeps, with an answer untold");
+        assert!(client.turn());
+        assert!(first.try_take(&mut client).is_ok());
+        // The same with the end of all.
+        drop(server);
+        while !second.is_ready(&mut client) {}
+        let rest = client.rest(Moment::now());
+        assert_eq!(rest, None, "sleeps, with the end untold");
+        assert!(client.turn());
         assert_eq!(client.rest(Moment::now()), Some(None));
     }
 }

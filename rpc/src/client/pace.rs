@@ -24,13 +24,21 @@ impl Pace {
         }
     }
 
+    /// Nothing has come for a moment: the next request is not one of many.
+    #[inline(always)]
+    pub fn pause(&mut self) {
+        self.left = 0;
+    }
+
     /// The present, for a request that leaves now; and whether it is that, or when the clock was last asked: which does for one that leaves
     /// `beside` others and has a second and more.
     #[inline(always)]
     pub fn now(&mut self, beside: bool, deadline: Deadline) -> (Moment, bool) {
-        if beside && self.left > 0 && deadline.leaves_ns(self.asked) >= LEISURE_NS {
+        // Whoever made the deadline just now has asked for us.
+        let known = self.asked.max(Moment::recent());
+        if beside && self.left > 0 && deadline.leaves_ns(known) >= LEISURE_NS {
             self.left -= 1;
-            return (self.asked, false);
+            return (known, false);
         }
         self.asked = Moment::now();
         self.left = UNASKED_MOST;
@@ -54,8 +62,13 @@ mod tests {
         assert_eq!(asked(&mut pace, true, Deadline::never()), 10);
         assert_eq!(asked(&mut pace, false, far), 80);
         assert_eq!(asked(&mut pace, true, Deadline::after_ms(900)), 80);
-        // It is then the same moment, not a later one.
+        // It is then the same moment, not a later one, unless somebody else has asked.
         let first = pace.now(false, far).0;
         assert_eq!(pace.now(true, far), (first, false));
+        let made = Deadline::after_ms(5000);
+        let (then, exact) = pace.now(true, made);
+        assert!(!exact && made.leaves_ns(then) == 5_000_000_000);
+        pace.pause();
+        assert!(pace.now(true, far).1);
     }
 }

@@ -114,7 +114,7 @@ impl Pending {
     }
 
     /// The call's key, if it is this client's.
-    fn key_at(&self, client: &Client) -> Option<usize> {
+    pub(super) fn key_at(&self, client: &Client) -> Option<usize> {
         Rc::ptr_eq(&self.dropped, &client.dropped).then_some(self.key)
     }
 }

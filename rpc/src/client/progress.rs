@@ -46,7 +46,10 @@ impl Client {
                 1
             }
         };
-        self.untold |= done > 0;
+        match done {
+            0 => self.pace.pause(),
+            _ => self.untold = true,
+        }
         done
     }
 

@@ -285,7 +285,7 @@ impl Conn {
                     None => *host.arrived.insert(Moment::now()),
                 };
                 let deadline = Deadline::from_wire(us, arrived);
-                if host.lateness.is_too_late(us, deadline) {
+                if host.lateness.is_too_late(us, arrived, deadline) {
                     self.refuse_expired(host, id)?;
                     return self.link.repost(Class::Request);
                 }

@@ -154,6 +154,8 @@ where
             self.dispatch(completion);
             self.deliver();
         }
+        // Also without one: what is dropped with a connection can be what was to answer another.
+        self.deliver();
         let served = self.host.lateness.renew();
         if done > 0 {
             self.host.arrived = None;

@@ -128,7 +128,7 @@ where
         let retry = self.active.iter().any(|&key| {
             self.conns
                 .get(key)
-                .is_some_and(|conn| !conn.unsent.is_empty())
+                .is_some_and(|conn| !conn.unsent.is_empty() || conn.owes_credits())
         });
         let timeout = retry.then_some(RETRY).into_iter().chain(doze);
         let timeout = timeout.chain(most).chain(rest).min();

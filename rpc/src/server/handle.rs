@@ -288,7 +288,7 @@ where
         book,
         settings,
         arrived: None,
-        lateness: Lateness::default(),
+        lateness: Lateness::new(),
         slices: Slices::default(),
         long: false,
         copies: Copies::default(),

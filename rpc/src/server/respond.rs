@@ -178,9 +178,14 @@ impl Conn {
         Ok(posted)
     }
 
+    /// Whether credits are due that could be returned, but for want of memory.
+    pub(super) fn owes_credits(&self) -> bool {
+        self.link.credits().must_return() && self.link.may_post(Class::Credit)
+    }
+
     /// Returns credits by themselves, when they are due and nothing else has taken them along.
     pub(super) fn return_credits<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
-        if !self.link.credits().must_return() || !self.link.may_post(Class::Credit) {
+        if !self.owes_credits() {
             return Ok(0);
         }
         let Ok(buf) = header_buf(&host.pool, 0) else {

@@ -34,7 +34,7 @@ impl Default for Pace {
 impl Pace {
     /// So many rows of polls have taken so long. The processor may have been away meanwhile, so that it is believed when it is seen twice.
     pub fn took(&mut self, ns: u64, rows: u32) {
-        let each = ns / u64::from((rows * self.row).max(1));
+        let each = ns / u64::from(rows.saturating_mul(self.row).max(1));
         let polls = LOOK_NS / each.min(std::mem::replace(&mut self.last_ns, each)).max(1);
         let polls = polls.clamp(1, u64::from(ROWS * POLLS)) as u32;
         self.row = polls.min(POLLS);
