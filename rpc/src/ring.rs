@@ -352,10 +352,10 @@ impl Reader {
         u64::from(answers) * longest + self.aside + rest <= self.cursor.size
     }
 
-    /// Whether more is set aside than a writer should have to wait for.
+    /// Whether more is set aside than a writer should have to wait for: less than what rings are larger than they would have to be.
     #[inline]
     pub fn much_aside(&self) -> bool {
-        self.aside >= self.cursor.size / 8
+        self.aside >= self.cursor.size / 32
     }
 
     /// The peer is being told of all that was copied.

@@ -240,7 +240,7 @@ fn batches_are_no_longer_than_the_ring() {
         let client = builder().window(256).connect(server.local_addr());
         let mut client = client.expect("connect");
         let slots = client.slots() as usize;
-        for (len, small) in [(200, true), (200, false), (1000, true), (0, true)] {
+        for (len, small) in [(0, true), (200, true), (200, false), (1000, true)] {
             let mut batch = client.batch();
             let bytes = pattern(len, 3);
             let mut added = 0;
@@ -260,7 +260,7 @@ fn batches_are_no_longer_than_the_ring() {
                     Err(other) => panic!("{other:?}"),
                 }
             }
-            // Without a payload, all of them fit.
+            // Without a payload, all of them fit, as long as no room is late.
             assert_eq!(added < slots, len > 0, "{added} of {slots}");
             assert!(added > 10, "{added}");
             for call in batch.post() {

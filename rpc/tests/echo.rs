@@ -185,8 +185,10 @@ fn sixty_four_megabytes_both_ways() {
         let reply = call.wait(&mut client).unwrap();
         assert!(reply.bytes() == pattern(64 << 20, 1));
         let reads = client.stats().reads;
-        assert_eq!(reads, 256, "slices of 256 KiB");
-        assert_eq!(server.stats().reads, 256);
+        // Slices of 256 KiB, or twice as much while no other is out.
+        for reads in [reads, server.stats().reads] {
+            assert!((128..=256).contains(&reads), "{reads} READs");
+        }
         // Slices of 1 MiB, and of 512 KiB of what is less than 8 MiB, when there is nothing else to do.
         let reply = client.call(SOURCE, ask, patient()).unwrap();
         assert!(reply.bytes() == pattern(64 << 20, 1));

@@ -327,9 +327,11 @@ fn a_part_in_hand_holds_up_no_new_connection() {
         client.call(ECHO, "x", patient()).unwrap();
         first.drain(Deadline::never());
         let second = serve_parts(address);
-        let reply = client.call_idempotent(ECHO, "y", patient());
-        assert_eq!(reply.unwrap().bytes(), b"y");
-        assert_eq!(client.stats().reconnects, 1);
+        // The first may answer until its core has seen that it is to drain.
+        while client.stats().reconnects == 0 {
+            let reply = client.call_idempotent(ECHO, "y", patient());
+            assert_eq!(reply.unwrap().bytes(), b"y");
+        }
         first.join();
         // What is here is still to be had, and no more than that.
         assert_eq!(held.next(&mut client).unwrap().unwrap().bytes(), [1; 10]);
