@@ -131,10 +131,9 @@ fn wrong_stamps_end_the_connection_or_nothing() {
             raw.wake();
             assert_eq!(raw.goodbye(), VIOLATION, "{len} at {at}");
         }
-        // A wake that was not asked for.
+        // A wake that was not asked for: a server that falls asleep in between asks for one more each time.
         let mut raw = polled_raw(&server);
-        let _ = raw.send_plainly(None) && raw.send_plainly(None);
-        let _ = raw.send_plainly(None) && raw.send_plainly(None);
+        while raw.send_plainly(None) {}
         assert_eq!(raw.goodbye(), VIOLATION);
         // A message that is sent instead.
         let mut raw = polled_raw(&server);
