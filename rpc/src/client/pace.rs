@@ -67,7 +67,8 @@ mod tests {
         assert_eq!(pace.now(true, far), (first, false));
         let made = Deadline::after_ms(5000);
         let (then, exact) = pace.now(true, made);
-        assert!(!exact && made.leaves_ns(then) == 5_000_000_000);
+        // A comparison of the clocks in between can set back what the thread has asked, by some microseconds.
+        assert!(!exact && (4_900_000_000..=5_000_000_000).contains(&made.leaves_ns(then)));
         pace.pause();
         assert!(pace.now(true, far).1);
     }

@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_clock_is_asked_for_all_in_a_hurry_and_for_some_of_the_others() {
-        let arrived = wait(2000);
+        let arrived = wait(4 * QUICK);
         let over = Deadline::from_wire(1, arrived);
         let mut lateness = Lateness::new();
         assert!(
@@ -102,13 +102,13 @@ mod tests {
     #[test]
     fn it_is_asked_for_all_behind_handlers_that_take_their_time() {
         let mut lateness = Lateness::new();
-        let arrived = wait(QUICK);
+        let arrived = wait(4 * QUICK);
         let over = Deadline::from_wire(1, arrived);
         lateness.delay();
         for _ in 0..20 {
             // The first of a batch as well.
             assert!(lateness.is_too_late(LEISURE_US, arrived, over));
-            wait(QUICK);
+            wait(4 * QUICK);
         }
     }
 }
