@@ -16,6 +16,10 @@ use crate::quantile::nearest_rank;
 /// Between two looks at whether the other process sleeps.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// How long it has slept at least: one that is just falling asleep is woken in another time, and who has nothing to do falls asleep at once in one
+/// case and later in another.
+const IDLE: Duration = Duration::from_micros(500);
+
 /// Far above what any process takes that has nothing to do.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -61,6 +65,7 @@ pub fn after_sleep(
     let mut times = Vec::new();
     while times.is_empty() || start.elapsed() < limit {
         until_asleep(pid)?;
+        std::thread::sleep(IDLE);
         let before = Instant::now();
         operation()?;
         times.push(before.elapsed().as_nanos() as f64);
