@@ -1,5 +1,6 @@
 //! Waiting for many descriptors: epoll(7).
 
+use crate::wait::timespec;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -12,6 +13,8 @@ const BATCH: usize = 64;
 pub(crate) struct Epoll {
     fd: OwnedFd,
     events: Vec<libc::epoll_event>,
+    /// Whether the kernel is to be asked to wait for parts of a millisecond.
+    precise: bool,
 }
 
 impl Epoll {
@@ -25,6 +28,7 @@ impl Epoll {
             // SAFETY: fresh from the kernel, and owned by nobody else.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             events: Vec::with_capacity(BATCH),
+            precise: true,
         })
     }
 
@@ -57,25 +61,14 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until something is readable or the time (`None`: for ever) is over; the tokens. Allocates nothing.
+    /// Waits until something is readable or the time (`None`: for ever) is over; the tokens. Allocates nothing. Where the kernel is older than 5.11, a time is
+    /// one of whole milliseconds.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
     ) -> io::Result<impl Iterator<Item = u64> + use<>> {
-        // Rounded up, so that a wait for a moment in the future does not spin towards it.
-        let ms = timeout.map_or(-1, |t| {
-            libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
-        });
         self.events.clear();
-        // SAFETY: there is room for `BATCH` events, and the kernel writes the first `n`.
-        let n = unsafe {
-            libc::epoll_wait(
-                self.fd.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                BATCH as libc::c_int,
-                ms,
-            )
-        };
+        let n = self.wait_raw(timeout);
         if n < 0 {
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
@@ -90,12 +83,38 @@ impl Epoll {
         }
         Ok(tokens.into_iter().take(self.events.len()))
     }
+
+    /// The system call.
+    fn wait_raw(&mut self, timeout: Option<Duration>) -> libc::c_int {
+        let (fd, events) = (self.fd.as_raw_fd(), self.events.as_mut_ptr());
+        const MOST: libc::c_int = BATCH as libc::c_int;
+        if let Some(time) = timeout.filter(|time| self.precise && !time.is_zero()) {
+            let spec = timespec(time);
+            let mask = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: there is room for `BATCH` events, and the kernel writes the first `n`; the time outlives the call; no signal mask is changed.
+            let n =
+                unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, events, MOST, &spec, mask, 0) };
+            let error = io::Error::last_os_error().raw_os_error();
+            // Before Linux 5.11 there is none, and what confines programs may refuse what it does not know.
+            if n >= 0 || !matches!(error, Some(libc::ENOSYS | libc::EPERM)) {
+                return n as libc::c_int;
+            }
+            self.precise = false;
+        }
+        // Rounded up, so that a wait for a moment in the future does not spin towards it.
+        let ms = timeout.map_or(-1, |t| {
+            libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+        });
+        // SAFETY: there is room for `BATCH` events, and the kernel writes the first `n`.
+        unsafe { libc::epoll_wait(fd, events, MOST, ms) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wait::WakeUp;
+    use std::time::Instant;
 
     #[test]
     fn tokens_of_what_is_readable() {
@@ -111,5 +130,30 @@ mod tests {
         epoll.remove(&a).unwrap();
         let wait = Some(Duration::from_micros(1));
         assert_eq!(epoll.wait(wait).unwrap().count(), 0);
+    }
+
+    /// A core sleeps until a fetched reply of a client is due, which is a matter of microseconds.
+    #[test]
+    fn waits_are_as_short_as_asked_for() {
+        let mut epoll = Epoll::new().unwrap();
+        let time = Duration::from_micros(50);
+        let mut shortest = Duration::MAX;
+        for _ in 0..200 {
+            let start = Instant::now();
+            assert_eq!(epoll.wait(Some(time)).unwrap().count(), 0);
+            shortest = shortest.min(start.elapsed());
+        }
+        assert!(shortest >= time, "{shortest:?}");
+        // Nothing to be seen where the kernel cannot.
+        assert!(
+            !epoll.precise || shortest < Duration::from_micros(900),
+            "{shortest:?}"
+        );
+
+        // As such kernels are asked.
+        epoll.precise = false;
+        let start = Instant::now();
+        assert_eq!(epoll.wait(Some(time)).unwrap().count(), 0);
+        assert!(start.elapsed() >= time);
     }
 }

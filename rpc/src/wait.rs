@@ -216,11 +216,7 @@ pub(crate) fn sleep(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Re
         slot.fd = fd.as_raw_fd();
     }
     let count = fds.len().min(MAX_FDS);
-    let spec = timeout.map(|t| libc::timespec {
-        // Beyond what fits is for ever, near enough.
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: t.subsec_nanos().into(),
-    });
+    let spec = timeout.map(timespec);
     let spec = spec.as_ref().map_or(std::ptr::null(), |s| s as *const _);
     // SAFETY: `polled` holds `count` entries and outlives the call; `spec` is null or points to a
     // live timespec; no signal mask is changed.
@@ -250,6 +246,14 @@ pub(crate) fn sleep(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Re
 }
 
 const MAX_FDS: usize = 4;
+
+/// A time as the kernel takes it; beyond what fits is for ever, near enough.
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
 
 /// Wakes a thread that sleeps in poll(2) or epoll(7).
 #[derive(Debug)]
