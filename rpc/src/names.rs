@@ -12,6 +12,12 @@ impl Method {
     pub(crate) const NEXT_PART: Method = Method(u16::MAX - 1);
     /// Says that the rest of a reply is not wanted.
     pub(crate) const NO_MORE_PARTS: Method = Method(u16::MAX - 2);
+
+    /// Whether it belongs to replies in parts.
+    #[inline]
+    pub(crate) fn is_of_parts(self) -> bool {
+        matches!(self, Method::NEXT_PART | Method::NO_MORE_PARTS)
+    }
 }
 
 impl fmt::Display for Method {

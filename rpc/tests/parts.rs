@@ -471,3 +471,34 @@ fn their_time_can_be_over() {
         }
     });
 }
+
+/// Who loses interest before there is a part tells the server of it, not the handler.
+#[test]
+fn handlers_do_not_see_what_belongs_to_parts() {
+    over_all_paths(|| {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let noted = Arc::clone(&seen);
+        let server = server().serve(move |_core| {
+            let noted = Arc::clone(&noted);
+            let mut held = Vec::new();
+            move |request: Request<'_>, responder: Responder| {
+                noted.lock().unwrap().push(request.method());
+                match request.method() {
+                    NONE => held.push(responder.in_parts()),
+                    _ => responder.reply("done"),
+                }
+            }
+        });
+        let server = server.unwrap();
+        let mut client = client(&server);
+        let parts = client.submit_parts(NONE, "", patient()).unwrap();
+        while seen.lock().unwrap().is_empty() {
+            thread::yield_now();
+        }
+        drop(parts);
+        for _ in 0..3 {
+            client.call(MANY, "", patient()).unwrap();
+        }
+        assert_eq!(*seen.lock().unwrap(), [NONE, MANY, MANY, MANY]);
+    });
+}

@@ -117,6 +117,8 @@ impl Client {
 
     /// Ends the connection.
     pub(super) fn fail(&mut self, lost: Lost) {
+        // What is here as a whole is not lost with what came behind it.
+        self.settle();
         let lost = self.look_behind(lost);
         if matches!(lost, Lost::Drained) {
             self.take_last();
@@ -141,7 +143,7 @@ impl Client {
 
     /// Takes in what came before the server's last word: what it has answered, it has executed. Completions of work that failed since can lie before it.
     fn take_last(&mut self) {
-        loop {
+        for _ in 0..self.last_passes() {
             while let Some(completion) = self.batch.pop() {
                 let _ = self.dispatch(completion);
             }
@@ -150,9 +152,22 @@ impl Client {
             }
         }
         // Of some there are none.
-        let polls = self.link.as_ref().is_some_and(Link::polls);
-        while polls && matches!(self.look_into_ring(1), Ok(1..)) {}
+        if self.link.as_ref().is_some_and(Link::polls) {
+            for _ in 0..self.last_passes() {
+                if !matches!(self.look_into_ring(1), Ok(1..)) {
+                    break;
+                }
+            }
+        }
         self.settle();
+    }
+
+    /// How often to look, at most, for what came before the end: enough for an answer to each request that is on its way. A peer that goes on sending
+    /// does not keep the caller, who has a deadline.
+    pub(super) fn last_passes(&self) -> u32 {
+        /// Of messages in a pass, which takes in several times as many if they are there.
+        const FEW: u32 = 8;
+        4 + self.slots.in_use() / FEW
     }
 
     /// Ends the connection.

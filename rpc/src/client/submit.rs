@@ -77,7 +77,7 @@ impl Client {
         deadline: Deadline,
     ) -> Result<usize, Unsent> {
         // Of a reply in parts, which goes on until it ends, and with its connection.
-        let goes_on = [Method::NEXT_PART, Method::NO_MORE_PARTS].contains(&method);
+        let goes_on = method.is_of_parts();
         if self.wants_redial()
             && !goes_on
             && let Err(reason) = self.reconnect(deadline)

@@ -138,7 +138,11 @@ impl Client {
         {
             // It is said once, and what comes in now may fail because of it.
             self.drained = matches!(lost, Lost::Goodbye(Goodbye::Drained));
-            while self.progress() > 0 {}
+            for _ in 0..self.last_passes() {
+                if self.progress() == 0 {
+                    break;
+                }
+            }
             self.fail(lost);
         }
     }

@@ -134,23 +134,27 @@ impl Teller {
 
 impl Link {
     /// Wakes the peer if it sleeps, behind what has been posted.
+    ///
+    /// That it cannot be woken is no error of what has been posted, which is on its way and may be found all the same: it is the end of the connection, of which
+    /// completions tell.
     #[inline]
-    pub(super) fn wake(&mut self) -> Result<(), Lost> {
-        match self.teller.as_mut().is_some_and(|t| t.must_wake()) {
-            true => self.post_wake(),
-            false => Ok(()),
+    pub(super) fn wake(&mut self) {
+        if self.teller.as_mut().is_some_and(|t| t.must_wake()) {
+            self.post_wake();
         }
     }
 
     /// `may_post` keeps a place in the queue for it.
     #[cold]
-    fn post_wake(&mut self) -> Result<(), Lost> {
+    fn post_wake(&mut self) {
         let signal = self.unsignaled + 1 >= self.signal_every;
         let wr = self.tx.send(Posted::Copied);
         let wr = if signal { wr.signaled() } else { wr };
-        wr.post().map_err(|e| post_failed(&e))?;
-        self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
-        Ok(())
+        match wr.post() {
+            Ok(()) => self.unsignaled = if signal { 0 } else { self.unsignaled + 1 },
+            // Of a device that refuses this as well there is nothing left to be expected but that deadlines pass.
+            Err(_) => drop(self.tx.set_error()),
+        }
     }
 
     /// The frame of a message that is over.
@@ -180,7 +184,8 @@ impl Link {
             }
         }
         self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
-        self.wake()
+        self.wake();
+        Ok(())
     }
 
     /// Writes a message into the peer's ring, with a frame.
@@ -201,7 +206,8 @@ impl Link {
         let wr = if signal { wr.signaled() } else { wr };
         wr.post().map_err(|e| post_failed(&e))?;
         self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
-        self.wake()
+        self.wake();
+        Ok(())
     }
 }
 

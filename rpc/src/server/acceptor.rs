@@ -33,6 +33,9 @@ const FIRST: u64 = 2;
 /// After running out of descriptors or memory, accepting pauses for so long.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections taken in before those that are there are looked at again.
+const ACCEPTS_MAX: u32 = 64;
+
 pub(super) struct Acceptor {
     listener: TcpListener,
     epoll: Epoll,
@@ -132,8 +135,10 @@ impl Acceptor {
         }
     }
 
+    /// Takes in who wants to connect: not all of them at once, or while strangers connect as fast as they are taken in nobody else would be heard. The
+    /// listener stays readable.
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             match self.listener.accept() {
                 Ok((stream, peer)) => self.greet(stream, peer),
                 Err(e) => match e.kind() {

@@ -273,10 +273,11 @@ impl Conn {
         }
         self.book.counters.bytes_received.add(header.body_len);
 
-        if self.guarded && !self.guard(host, header)? {
+        let method = Method(header.method);
+        // The rest of a reply can be unwanted before there is a first part, and be asked for by who makes it up.
+        if (self.guarded || method.is_of_parts()) && !self.guard(host, header)? {
             return self.link.repost(Class::Request);
         }
-        let method = Method(header.method);
         let deadline = match header.remaining_us {
             0 => Deadline::never(),
             us => {

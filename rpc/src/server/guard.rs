@@ -57,7 +57,7 @@ impl Conn {
     #[inline(never)]
     pub(super) fn guard<H>(&mut self, host: &mut Host<H>, header: &Header) -> Result<bool, Lost> {
         let method = Method(header.method);
-        if method == Method::NEXT_PART || method == Method::NO_MORE_PARTS {
+        if method.is_of_parts() {
             self.other_part(host, header, method)?;
             return Ok(false);
         }

@@ -239,7 +239,12 @@ impl Conn {
             Err(what) => {
                 let what = match (what, stream) {
                     (What::Reply(outgoing), Some(stream)) => What::Part(outgoing, stream),
-                    (what, _) => what,
+                    (what, Some(stream)) => {
+                        // An error instead of a part is the last there is.
+                        stream.close();
+                        what
+                    }
+                    (what, None) => what,
                 };
                 // No memory for a header; it returns when the device is done with other messages.
                 self.unsent.push_front(Response {
