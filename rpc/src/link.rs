@@ -40,6 +40,11 @@ use verbs::{Completion, QueueId, RemoteRegion, SendQueue, WcStatus};
 
 /// Most READs that one connection has outstanding.
 const READS_MAX: u32 = 16;
+/// Most packets that answer one READ.
+///
+/// A device whose packets go through the kernel answers a READ without a pause, into queues of about a thousand packets, and what does not fit is lost.
+/// Soft-RoCE then answers the next request with the rest of that READ: its peer asks until its retries are used up.
+const READ_PACKETS: u32 = 256;
 /// Most segments in one message: the header and a full list.
 const SGE_MAX: u32 = 17;
 
@@ -89,6 +94,7 @@ pub(crate) struct Link {
     signal_every: u32,
     reads: u32,
     most_reads: u32,
+    longest_read: u32,
     max_sge: u32,
     rnr: u64,
     /// Where the peer has to look for messages. It has the peer's ring, then, and the terms do not.
@@ -139,6 +145,12 @@ impl Link {
     #[inline]
     pub fn may_read(&self) -> bool {
         self.reads < self.most_reads && self.tx.free_slots() > CONTROL_RESERVE
+    }
+
+    /// Most bytes that one READ fetches.
+    #[inline]
+    pub fn longest_read(&self) -> u32 {
+        self.longest_read
     }
 
     /// Whether READs are on their way, as far as is known.
@@ -335,6 +347,7 @@ impl Link {
         slot: SlotId,
     ) -> Result<(), Lost> {
         debug_assert!(self.reads < self.most_reads, "I5: too many READs");
+        debug_assert!(source.len <= self.longest_read.into());
         self.tx
             .read(Read { slice, slot }, source)
             .signaled()

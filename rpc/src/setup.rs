@@ -26,8 +26,6 @@ pub(crate) const SERVER_RING: u64 = 64 << 10;
 /// Bytes that one READ fetches, by default: small calls get their turn in between.
 pub(crate) const READ_SLICE: u32 = 256 << 10;
 pub(crate) const READ_SLICE_MIN: u32 = 4 << 10;
-/// What every port can carry in one message.
-pub(crate) const READ_SLICE_MAX: u32 = 1 << 30;
 
 /// Why there is no device or memory.
 #[derive(Debug)]

@@ -11,7 +11,6 @@ use crate::link::{Link, Sent};
 use crate::names::Code;
 use crate::outgoing::header_buf;
 use crate::posted::Body;
-use crate::setup::READ_SLICE_MAX;
 use crate::slices;
 use crate::transfer::Transfer;
 use crate::wire::{HEADER_LEN, Header, Kind, PieceList, SlotId, encode_release};
@@ -361,7 +360,7 @@ impl Client {
                     self.slices.most(slice, alone)
                 }
             };
-            let next = transfer.next(most.min(READ_SLICE_MAX));
+            let next = transfer.next(most.min(link.longest_read()));
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {

@@ -3,7 +3,7 @@
 use super::inbox::Inbox;
 use super::poll::{Polled, WAKES};
 use super::tell::{Teller, cell};
-use super::{Link, READS_MAX, SGE_MAX, SMALL_MESSAGE, send_depth};
+use super::{Link, READ_PACKETS, READS_MAX, SGE_MAX, SMALL_MESSAGE, send_depth};
 use crate::credit::Credits;
 use crate::frame::MEDIUM;
 use crate::handshake::Terms;
@@ -160,6 +160,8 @@ impl Prepared {
             most_reads,
         } = self;
         let max = longest(terms.inline_limit);
+        // Of the path.
+        let mtu = ready.endpoint().mtu().min(peer.mtu());
         let post_error = |error: &dyn std::fmt::Display| PrepareError::Post(error.to_string());
         let ring_len = ring.as_ref().map(|ring| ring.len() as u64);
         // I9: before the queue pair can receive, and before the peer can send.
@@ -254,6 +256,7 @@ impl Prepared {
             unsignaled: 0,
             reads: 0,
             most_reads: most_reads.min(peer.rd_atomic().into()).max(1),
+            longest_read: READ_PACKETS * mtu.bytes(),
             // One of them is the frame's.
             max_sge: max_sge - kept.min(max_sge - 1),
             rnr: 0,

@@ -26,7 +26,6 @@ use crate::handshake::ReplyPath;
 use crate::link::{Link, SMALL, Sent};
 use crate::names::{Code, Method};
 use crate::outgoing::Held;
-use crate::setup::READ_SLICE_MAX;
 use crate::shelf::Shelf;
 use crate::slot::SlotError;
 use crate::trace::event;
@@ -523,7 +522,7 @@ impl Conn {
             };
             let alone = self.transfers.is_one() && !self.link.is_reading();
             let most = host.slices.most(host.settings.read_slice, alone);
-            let most = most.min(READ_SLICE_MAX);
+            let most = most.min(self.link.longest_read());
             let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(pull.transfer.left());

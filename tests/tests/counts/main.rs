@@ -50,6 +50,8 @@ const SMALL: usize = 4 << 10;
 const BATCH: u8 = 16;
 /// Bytes that one READ fetches.
 const SLICE: usize = 256 << 10;
+/// Packets that it is answered with at most.
+const PACKETS: usize = 256;
 
 /// A device that is counted, with memory for one end.
 struct End {
@@ -111,7 +113,7 @@ fn calls(client: &mut Client, size: usize, calls: u32) -> [Counts; 2] {
 }
 
 /// What must be so, however the threads run.
-fn check(row: &Row, inline: bool) {
+fn check(row: &Row, inline: bool, mtu: usize) {
     let Row {
         paths: (request, reply),
         size,
@@ -128,7 +130,8 @@ fn check(row: &Row, inline: bool) {
         true => 0,
         false => size.div_ceil(slice) as u64 * calls,
     };
-    let (of_requests, of_replies) = (slices(2 * SLICE), slices(2 * SLICE));
+    let longest = (2 * SLICE).min(PACKETS * mtu);
+    let (of_requests, of_replies) = (slices(longest), slices(longest));
     let shorter = slices(SLICE) - of_requests;
     // Where a ring is polled, an end that has nothing to do says so, with a WRITE if it has been woken since the last time, and a READ. How often is a matter of time; but it is
     // woken for each WRITE once at most.
@@ -232,6 +235,8 @@ fn what_a_call_asks_of_the_devices() {
         End::new(CLIENT, peer()),
         End::new(SERVER, Device::open_default().unwrap()),
     ];
+    let [mtu, other] = [0, 1].map(|end| ends[end].context.port().mtu);
+    let mtu = mtu.min(other);
     let mut rows = Vec::new();
     for request in REQUESTS {
         for reply in REPLIES {
@@ -252,7 +257,7 @@ fn what_a_call_asks_of_the_devices() {
                     calls: count,
                     ends,
                 };
-                check(&row, size <= SMALL);
+                check(&row, size <= SMALL, mtu.bytes() as usize);
                 rows.push(row);
             }
             batch(&mut client);
