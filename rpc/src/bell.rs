@@ -22,6 +22,9 @@
 //! There is at most one wake for each flag, and the next flag is written only when the wake of the last one has arrived. So one receive
 //! entry is enough for wakes. A flag of which no wake has come stays good: to sleep again takes only the READ.
 //!
+//! A receiver begins asleep, and its flag is in the sender's cell before the two are connected. So nothing is posted before the first message: whoever is
+//! connected first would WRITE to a queue pair that takes nothing yet, and device and connection would give up if that took its time.
+//!
 //! A receiver that was told of messages that do not come (a sender that was stopped between 1 and 2, or that lies) does not sleep. After
 //! a while it [dozes](Rest::Doze): its owner looks again each millisecond.
 
@@ -29,6 +32,8 @@
 pub const CELL_LEN: u64 = 64;
 /// Where the flag is.
 pub const FLAG_AT: u64 = 8;
+/// The flag of the sleep that receivers begin with.
+pub const FIRST_SLEEP: u64 = 1;
 
 /// How often a receiver that was told of messages to come stays awake for them, before it dozes.
 const WAITS_MAX: u32 = 3;
@@ -112,10 +117,10 @@ pub struct Impossible;
 impl Default for Sleeper {
     fn default() -> Sleeper {
         Sleeper {
-            state: State::Awake,
+            state: State::Asleep,
             out: false,
-            sleep: 0,
-            armed: false,
+            sleep: FIRST_SLEEP,
+            armed: true,
             at_ask: 0,
             owed: 0,
             waits: 0,
@@ -224,12 +229,23 @@ mod model;
 mod tests {
     use super::*;
 
+    #[test]
+    fn nothing_is_posted_before_the_first_message_which_wakes() {
+        let (mut sleeper, mut ringer) = (Sleeper::default(), Ringer::default());
+        assert_eq!(sleeper.tire(0), Rest::Asleep);
+        ringer.count();
+        assert!(ringer.must_wake(FIRST_SLEEP));
+        assert_eq!(sleeper.woken(), Ok(()));
+        assert_eq!(sleeper.woken(), Err(Impossible), "one");
+    }
+
     /// A peer's count is read late: the READ is behind others. Meanwhile messages have been taken, their room has gone back (by answers that are
     /// fetched, or that pass the READ at the peer), and as many more have been posted.
     #[test]
     fn what_was_taken_while_the_read_was_out_gives_room_for_more() {
         let mut sleeper = Sleeper::default();
-        assert_eq!(sleeper.tire(0), Rest::Announce(1));
+        assert_eq!(sleeper.woken(), Ok(()));
+        assert_eq!(sleeper.tire(0), Rest::Announce(FIRST_SLEEP + 1));
         assert!(sleeper.announced());
         assert_eq!(sleeper.tire(0), Rest::Ask);
         for _ in 0..10 {

@@ -69,7 +69,7 @@ fn without_immediate_data_rings_are_polled_or_everything_is_sent() {
         );
 
         // A client that has it, and wants nothing else, is refused in words.
-        let mut hello = b"VBRP\x02\0\x01\0".to_vec();
+        let mut hello = b"VBRP\x03\0\x01\0".to_vec();
         let mut body = vec![2, 2];
         for value in [64u32, 4096, 56] {
             body.extend(value.to_le_bytes());

@@ -107,6 +107,26 @@ fn polled_raw(server: &rpc::ServerHandle) -> Raw {
     Raw::introduce(server, introduction)
 }
 
+/// The server posts nothing before the first request: a client that takes its time to connect its queue pair would not take it.
+#[test]
+fn a_client_may_take_its_time_to_connect() {
+    bounded(|| {
+        let server = serve(server());
+        let introduction = Introduction {
+            ring: true,
+            polled: true,
+            late: true,
+            ..Introduction::default()
+        };
+        let mut raw = Raw::introduce(&server, introduction);
+        assert_eq!(server.stats().connections, 1);
+        assert!(raw.send(Message::request(&raw).bytes()));
+        while raw.replies == 0 {
+            raw.poll();
+        }
+    });
+}
+
 /// What ends a connection by a stamp, and what does not.
 #[test]
 fn wrong_stamps_end_the_connection_or_nothing() {
@@ -145,6 +165,7 @@ fn wrong_stamps_end_the_connection_or_nothing() {
         let mut raw = polled_raw(&server);
         raw.count = 1 << 40;
         raw.tell();
+        raw.wake();
         assert_eq!(raw.goodbye(), VIOLATION);
 
         // Stamps of other messages, and such whose message never comes, are waited for; others are served meanwhile.
@@ -185,6 +206,7 @@ fn who_counts_messages_that_do_not_come_costs_little() {
         let mut raw = polled_raw(&server);
         raw.count = 3;
         raw.tell();
+        raw.wake();
         let mut other = client(&server);
         other.call(ECHO, "x", patient()).unwrap();
         let share = idle_share();

@@ -25,7 +25,7 @@ fn hello() -> Vec<u8> {
     body.extend([5, 16]);
     // No ring.
     body.extend([0; 2]);
-    let mut out = b"VBRP\x02\0\x01\0".to_vec();
+    let mut out = b"VBRP\x03\0\x01\0".to_vec();
     out.extend((body.len() as u16).to_le_bytes());
     out.extend(body);
     out

@@ -4,7 +4,7 @@
 //! entry for wakes. `stateright` walks through all states for a few messages; and again with each of the mistakes that the
 //! rules are there to avoid, which it has to find.
 
-use super::{Rest, Ringer, Sleeper};
+use super::{FIRST_SLEEP, Rest, Ringer, Sleeper};
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 
@@ -203,7 +203,7 @@ impl Model for Setting {
             phase: Phase::Idle,
             seen: 0,
             count: 0,
-            flag: 0,
+            flag: FIRST_SLEEP,
             wire: VecDeque::new(),
             placed: 0,
             taken: 0,

@@ -16,7 +16,7 @@ const ENDPOINT_MAX: usize = 128;
 /// Longest text of a refusal, in bytes.
 const TEXT_MAX: usize = 256;
 /// Version of the handshake.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 const MAGIC: [u8; 4] = *b"VBRP";
 const HELLO: u8 = 1;

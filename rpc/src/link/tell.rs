@@ -1,7 +1,7 @@
 //! Writing into a ring that is polled: frames, the count, and wakes.
 
 use super::{Link, post_failed};
-use crate::bell::{CELL_LEN, FLAG_AT, Ringer};
+use crate::bell::{CELL_LEN, FIRST_SLEEP, FLAG_AT, Ringer};
 use crate::error::Lost;
 use crate::posted::{Message, Posted};
 use crate::ring::stamp::{FRAME_LEN, frame, frame_of_pieces};
@@ -20,7 +20,7 @@ pub(super) struct Teller {
     frames: Vec<Buf>,
 }
 
-/// A cell for the peer to reach: nothing has been posted, and nobody sleeps.
+/// A cell for the peer to reach: nothing has been posted, and the peer sleeps.
 pub(super) fn cell(pd: &Pd, pool: &Pool) -> Result<ExposedLease, super::PrepareError> {
     use super::PrepareError::{Receives, Ring};
     let cell = pool
@@ -28,6 +28,7 @@ pub(super) fn cell(pd: &Pd, pool: &Pool) -> Result<ExposedLease, super::PrepareE
         .map_err(Receives)?;
     // What it was used for before means nothing.
     let _ = cell.write_at(0, &[0; CELL_LEN as usize]);
+    let _ = cell.write_at(FLAG_AT as usize, &FIRST_SLEEP.to_le_bytes());
     let access = verbs::Access::REMOTE_READ | verbs::Access::REMOTE_WRITE;
     cell.lease(pd, access).map_err(Ring)
 }

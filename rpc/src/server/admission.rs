@@ -127,14 +127,9 @@ where
         event!(DEBUG, core = self.host.index, connection = epoch, peer = %seed.peer, "a connection was opened");
         let mut conn = Conn::new(id, link, shelf, control, (seed.peer, seed.ticket), book);
         conn.guarded = self.host.settings.peer.meters() || self.host.book.times.is_some();
-        conn.awake = polls;
-        self.host.book.counters.woken.add(u64::from(polls));
-        conn.listed = polls;
+        // It may be on the list still, of one that had this key before: not twice, or it would stay so.
+        conn.listed = polls && self.active.contains(&key);
         entry.insert(conn);
-        // It may be there still, of one that had this key before: not twice, or it would stay so.
-        if polls && !self.active.contains(&key) {
-            self.active.push(key);
-        }
         if let Err(error) = watched {
             return self.close(key, &Lost::Gone(Some(error)));
         }

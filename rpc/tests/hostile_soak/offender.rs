@@ -465,7 +465,7 @@ impl Offender {
         let said = match random.below(3) {
             0 => random.bytes(20),
             1 => generate::control_stream(random),
-            _ => b"VBRP\x02\0\x04\0\x02\0\x01\0".to_vec(),
+            _ => b"VBRP\x03\0\x04\0\x02\0\x01\0".to_vec(),
         };
         let _ = self.raw.stream.write_all(&said);
         if random.once_in(3) {

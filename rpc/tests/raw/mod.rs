@@ -48,6 +48,8 @@ pub struct Introduction {
     pub replies: u8,
     /// What it says its own ring is.
     pub claim: Option<RemoteRegion>,
+    /// Whether its queue pair takes nothing before the server looks for nothing any more.
+    pub late: bool,
 }
 
 pub const VIOLATION: u16 = 2;
@@ -100,6 +102,7 @@ impl Raw {
             polled,
             replies,
             claim,
+            late,
         } = introduction;
         let (context, pd, _) = memory();
         let window = 32u32;
@@ -113,7 +116,14 @@ impl Raw {
             .rd_atomic(16)
             .build()
             .unwrap();
-        let cell = polled.then(|| pd.expose(64, access).unwrap());
+        let cell = polled.then(|| {
+            let cell = pd.expose(64, access).unwrap();
+            // The server begins asleep.
+            cell.atomic_u64(8)
+                .unwrap()
+                .store(1u64.to_le(), Ordering::Relaxed);
+            cell
+        });
         let (setup, tx, mut rx) = ready.split::<Work, Bytes>();
         for _ in 0..window {
             rx.post(pd.register(vec![0; 5000]).unwrap()).unwrap();
@@ -143,7 +153,7 @@ impl Raw {
             body.extend(24u16.to_le_bytes());
             body.extend(cell.remote().to_bytes());
         }
-        let mut hello = b"VBRP\x02\0\x01\0".to_vec();
+        let mut hello = b"VBRP\x03\0\x01\0".to_vec();
         hello.extend((body.len() as u16).to_le_bytes());
         hello.extend(body);
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
@@ -172,6 +182,9 @@ impl Raw {
         assert_eq!(rest.len(), if ring || polled { 24 } else { 0 });
         let ring = rest.first_chunk().map(RemoteRegion::from_bytes);
         let shelf = shelf[2..].first_chunk().map(RemoteRegion::from_bytes);
+        while late && server.stats().polled > 0 {
+            thread::yield_now();
+        }
         setup.connect(&peer).unwrap();
         Raw {
             stream,

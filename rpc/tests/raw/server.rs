@@ -93,6 +93,9 @@ impl RawServer {
         let cell = (replies & 4 != 0).then(|| {
             let cell = exposed(64, Access::REMOTE_READ | Access::REMOTE_WRITE);
             cell.write_at(0, &[0; 64]).expect("its own memory");
+            // The client begins asleep.
+            cell.write_at(8, &1u64.to_le_bytes())
+                .expect("its own memory");
             cell
         });
         let shelf = (u64::from(SLOTS) * STRIDE) as usize;
@@ -122,7 +125,7 @@ impl RawServer {
             body.extend(24u16.to_le_bytes());
             body.extend(cell.remote().to_bytes());
         }
-        let mut welcome = b"VBRP\x02\0\x02\0".to_vec();
+        let mut welcome = b"VBRP\x03\0\x02\0".to_vec();
         welcome.extend((body.len() as u16).to_le_bytes());
         welcome.extend(body);
         setup.connect(&peer).expect("connected");

@@ -187,7 +187,7 @@ fn a_client_without_a_certificate_is_told_nothing() {
         let (addr, heard) = relay(server.local_addr(), None);
         let mut tcp = TcpStream::connect(addr).expect("a server");
         let mut stream = rustls::Stream::new(&mut tls, &mut tcp);
-        let _ = stream.write_all(b"VBRP\x02\0\x01\0");
+        let _ = stream.write_all(b"VBRP\x03\0\x01\0");
         let error = stream.read(&mut [0; 100]).expect_err("no answer");
         assert!(error.to_string().contains("CertificateRequired"), "{error}");
         heard.nothing_in_clear(1);
