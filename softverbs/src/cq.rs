@@ -1,12 +1,13 @@
 //! Completion queues.
 //!
-//! A completion queue stores nothing: polling visits the queue pairs that complete to it, takes what waits in their private
+//! A completion queue stores nothing: polling visits the queue pairs that complete to it (of many, those that have something, see [`crowd`]), takes what waits in their private
 //! send rings and in their lanes, and goes on next time where it stopped. An entry that nobody polls stays where it is,
 //! and as each takes a slot of its own queue, nothing can overflow as long as the completion queue is as large as the sum of
 //! its queues. A smaller one counts.
 //!
 //! Lock order: completion queue, then a queue pair's receive queue, then its send queue.
 
+mod crowd;
 mod notify;
 mod poll;
 
@@ -20,7 +21,10 @@ use crate::process::Process;
 use crate::qp::QpCore;
 use crate::sync::{Condvar, Mutex};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use crowd::Crowd;
 use ibverbs_sys::{ibv_event_type, ibv_wc};
 use std::collections::VecDeque;
 use std::io;
@@ -37,6 +41,7 @@ struct Members {
     /// Sum of the depths of the queues that complete here. If it is larger than the queue, completions are counted: polls
     /// first move what waits into `ring`, and what finds no room there is an overflow.
     sum: usize,
+    crowd: Crowd,
     ring: VecDeque<Counted>,
     /// It has overflowed; what is in the ring can still be polled.
     broken: bool,
@@ -71,6 +76,12 @@ pub(crate) struct CqCore {
     delivered: AtomicU64,
     /// Generation for which this process has already woken it.
     own_woken: AtomicU64,
+    /// Whether its members are a [`Crowd`].
+    crowded: AtomicBool,
+    /// This process has noted something of a member.
+    noted: AtomicBool,
+    /// All members of a crowd are to be visited once.
+    unsure: AtomicBool,
     /// Queue pairs and handles that name this queue: while there are any, destroying it is EBUSY.
     pub users: AtomicUsize,
     pub cqe: AtomicI32,
@@ -97,6 +108,7 @@ impl CqCore {
         advert
             .armed
             .store(generation << 2 | ARM_NONE, Ordering::Relaxed);
+        advert.crowded.store(0, Ordering::Relaxed);
         advert.channel.store(
             channel.as_ref().map_or(0, |c| c.index + 1),
             Ordering::Release,
@@ -109,11 +121,15 @@ impl CqCore {
                 list: Vec::new(),
                 next: 0,
                 sum: 0,
+                crowd: Crowd::default(),
                 ring: VecDeque::new(),
                 broken: false,
             }),
             delivered: AtomicU64::new(generation),
             own_woken: AtomicU64::new(generation),
+            crowded: AtomicBool::new(false),
+            noted: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             cqe: AtomicI32::new(cqe),
             moderation: AtomicU32::new(0),
@@ -133,6 +149,7 @@ impl CqCore {
         if !members.list.iter().any(|m| Arc::ptr_eq(m, qp)) {
             members.list.push(qp.clone());
             members.sum = self.sum_of(&members.list);
+            self.count_anew(&mut members);
         }
     }
 
@@ -169,6 +186,7 @@ impl CqCore {
         members.list.retain(|m| !std::ptr::eq(&**m, qp));
         members.sum = self.sum_of(&members.list);
         members.next = 0;
+        self.count_anew(&mut members);
     }
 
     /// Runs `f` while nobody polls either queue of a queue pair, and drops what it has in their rings. The queue with the

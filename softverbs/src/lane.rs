@@ -148,6 +148,12 @@ impl Producer {
         self.pos - self.consumed < slots
     }
 
+    /// Entries ever written.
+    #[inline]
+    pub fn pos(&self) -> u64 {
+        self.pos
+    }
+
     /// Slot that the next push writes.
     #[inline]
     pub fn next_slot(&self, slots: u64) -> usize {
@@ -228,6 +234,12 @@ impl Consumer {
     #[inline]
     fn at(&self, slots: &[Slot]) -> usize {
         (self.pos & (slots.len() as u64 - 1)) as usize
+    }
+
+    /// The slot of the next entry.
+    #[inline]
+    pub fn next<'a>(&self, slots: &'a [Slot]) -> &'a Slot {
+        &slots[self.at(slots)]
     }
 
     /// Whether an entry waits.

@@ -18,7 +18,7 @@ use static_assertions::{const_assert, const_assert_eq};
 /// Says that a file is one of ours.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vbtmSEG\0");
 /// Changes with any change of this file; processes of different versions do not connect.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Bits of a queue pair number that name the queue pair within its process; the ten above name the process's slot.
 pub(crate) const QPN_BITS: u32 = 14;
@@ -65,6 +65,8 @@ pub(crate) struct Header {
     pub kick: FdAdvert,
     /// The page of locks for atomics on memory that cannot be mapped: writable by all.
     pub locks: FdAdvert,
+    /// The board of its queue pairs, writable by all (see [`crate::board`]).
+    pub board: FdAdvert,
 }
 
 /// What a peer may know about a queue pair.
@@ -190,6 +192,8 @@ pub(crate) struct CqAdvert {
     pub armed: AtomicU64,
     /// Channel (index + 1), 0: none.
     pub channel: AtomicU32,
+    /// Not 0: so many queue pairs complete here that senders are to say on the board where something is new.
+    pub crowded: AtomicU32,
 }
 
 /// Not armed.

@@ -49,6 +49,7 @@
 
 mod asynch;
 mod atomic;
+mod board;
 mod channel;
 mod copy;
 mod cq;

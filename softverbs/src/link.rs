@@ -1,5 +1,6 @@
 //! The way from a queue pair to its peer: the lane that the peer made for it, attached, and what is known of the peer.
 
+use crate::board::Mark;
 use crate::channel::Record;
 use crate::cq::wants;
 use crate::lane::{self, Entry, Producer, Slot};
@@ -52,6 +53,8 @@ pub(crate) struct OutLane {
     /// Where the peer's receives come from, if not from a queue of its own. Then `claimed` and `posted` say nothing: the short
     /// way finds no entry.
     pub shared: Option<SharedQueue>,
+    /// Where the peer looks whether there is something here, if it has much to look at.
+    mark: Mark,
     /// Wakes whoever waits for the peer's receives.
     bell: Bell,
     /// What `parked` says, to say it once.
@@ -98,6 +101,9 @@ impl OutLane {
         // SAFETY: `attach` checked that the lane lies in the file; it stays mapped as long as `file` lives. Atomics only.
         let slots = unsafe { core::slice::from_raw_parts(self.slots, 1 << self.order) };
         self.producer.push(slots, entry);
+        if self.bell.advert.crowded.load(Ordering::Relaxed) != 0 {
+            self.mark.set(self.producer.pos());
+        }
     }
 
     /// Room for the payload beside the entry that is pushed next.
@@ -239,6 +245,7 @@ impl Link {
         let off = usize::try_from(advert.lane_off.load(Ordering::Relaxed)).ok()?;
         let recv_cq = advert.recv_cq.load(Ordering::Relaxed);
         let file = self.peer.lane_file(advert).ok()?;
+        let board = self.peer.board().ok()?;
         let srq = advert.srq.load(Ordering::Relaxed).checked_sub(1);
         let attach = |index| SharedQueue::attach(&self.peer, index, self.dest as usize % MAX_QP);
         let shared = match srq {
@@ -272,6 +279,7 @@ impl Link {
                 || qp.process.fenced(),
             advert: self.peer.segment.share(|s| s.qp(self.dest as usize)),
             own: qp.process.segment.share(|s| s.qp(qp.index())),
+            mark: Mark::new(board, self.dest as usize % MAX_QP),
             bell: Bell::new(&self.peer, recv_cq),
             shared,
             parked: 0,

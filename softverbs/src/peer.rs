@@ -5,6 +5,7 @@
 //! peer too (`own`), so that queue pairs within it use the same code; only copies go by address.
 
 use crate::atomic;
+use crate::board::Board;
 use crate::datagram::mailbox::Mailbox;
 use crate::layout::*;
 use crate::memory::{Kind, PeerMapping, map_peer};
@@ -71,6 +72,7 @@ pub(crate) struct Peer {
     mailboxes: Mutex<HashMap<u32, (u64, Arc<Mailbox>)>>,
     kick: Mutex<Option<OwnedFd>>,
     lock_page: Mutex<Option<Arc<LockPage>>>,
+    board: Mutex<Option<Arc<Board>>>,
     made: Mutex<Vec<MadeFile>>,
 }
 
@@ -98,8 +100,15 @@ impl Peer {
             mailboxes: Mutex::default(),
             kick: Mutex::default(),
             lock_page: Mutex::default(),
+            board: Mutex::default(),
             made: Mutex::default(),
         }
+    }
+
+    /// This process, whose board is here already.
+    pub fn with_board(mut self, board: Arc<Board>) -> Peer {
+        self.board = Mutex::new(Some(board));
+        self
     }
 
     pub fn pidfd(&self) -> Option<&PidFd> {
@@ -328,6 +337,23 @@ impl Peer {
         let fd = pull(self.incarnation, fd, id, Access::ReadWrite)?;
         let new = Arc::new(LockPage(ControlFile::attach(fd, LockPage::LEN, true)?));
         *page = Some(new.clone());
+        Ok(new)
+    }
+
+    /// The board of the peer's queue pairs.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_page`](Self::lock_page).
+    pub fn board(&self) -> io::Result<Arc<Board>> {
+        let mut board = self.board.lock();
+        if let Some(board) = &*board {
+            return Ok(board.clone());
+        }
+        let (fd, id) = advertised(&self.segment.header().board);
+        let fd = pull(self.incarnation, fd, id, Access::ReadWrite)?;
+        let new = Arc::new(Board::attach(fd)?);
+        *board = Some(new.clone());
         Ok(new)
     }
 

@@ -1,5 +1,6 @@
 //! What a process has once: its slot in the directory, its segment, the peers it knows, its queue pairs and its watcher.
 
+use crate::board::{Board, Notes};
 use crate::channel::{advertise, pipe};
 use crate::layout::*;
 use crate::lock;
@@ -38,6 +39,9 @@ pub(crate) struct Process {
     own: Arc<Peer>,
     /// Keeps the advertised page of locks.
     _locks: ControlFile,
+    /// What peers say of our queue pairs, and what we note of them.
+    pub board: Arc<Board>,
+    pub notes: Notes,
     peers: Mutex<HashMap<u16, Arc<Peer>>>,
     qps: Mutex<Vec<Weak<QpCore>>>,
     qp_indices: Mutex<Indices>,
@@ -127,6 +131,9 @@ impl Process {
         );
         let locks = ControlFile::create(LockPage::LEN, true)?;
         advertise(&header.locks, locks.fd().as_raw_fd(), locks.id());
+        let board = Arc::new(Board::create()?);
+        let (board_fd, board_id) = board.advertised();
+        advertise(&header.board, board_fd, board_id);
         header.magic.store(MAGIC, Ordering::Release);
         procvm::permit_peers();
         let info = SlotInfo {
@@ -136,7 +143,7 @@ impl Process {
             layout: VERSION,
         };
         let slot = directory.claim(&info).map_err(keep_errno)?;
-        let own = Arc::new(Peer::new(me, segment.clone(), None));
+        let own = Arc::new(Peer::new(me, segment.clone(), None).with_board(board.clone()));
         Ok(Process {
             me,
             slot,
@@ -144,6 +151,8 @@ impl Process {
             segment,
             own,
             _locks: locks,
+            board,
+            notes: Notes::new(),
             peers: Mutex::default(),
             qps: Mutex::default(),
             // Queue pair numbers 0 and 1 are special in the verbs, key 0 means none.

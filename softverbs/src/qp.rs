@@ -9,7 +9,7 @@ use crate::asynch::Helper;
 use crate::cq::CqCore;
 use crate::datagram::Inbox;
 use crate::lane;
-use crate::layout::QpAdvert;
+use crate::layout::{MAX_QP, QpAdvert};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::peer::Peer;
@@ -222,6 +222,15 @@ impl QpCore {
         self.attention.load(Ordering::Relaxed)
     }
 
+    /// Work waits, or must be flushed.
+    pub fn needs_attention(&self) {
+        self.attention.store(true, Ordering::Release);
+        self.send_cq.note(self.index);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.note(MAX_QP + self.index);
+        }
+    }
+
     /// What the peer says as the producer of our lane: that this queue pair must fail.
     #[inline]
     pub fn peer_says_fatal(&self) -> bool {
@@ -250,7 +259,7 @@ impl QpCore {
             return;
         }
         self.own.state.store(State::Err as u32, Ordering::Release);
-        self.attention.store(true, Ordering::Release);
+        self.needs_attention();
         self.send_cq.wake_own(true);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.wake_own(true);
@@ -271,7 +280,7 @@ impl QpCore {
         }
         for from in [State::Rts, State::Sqd] {
             if self.set_state(from, State::Sqe).is_ok() {
-                self.attention.store(true, Ordering::Release);
+                self.needs_attention();
                 self.send_cq.wake_own(true);
                 return;
             }

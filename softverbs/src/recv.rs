@@ -98,6 +98,12 @@ impl Entries {
         self.wr_ids[self.slot(index)].load(Ordering::Relaxed)
     }
 
+    /// Where that lies.
+    #[inline]
+    pub fn wr_id_of(&self, index: u64) -> *const u8 {
+        self.wr_ids.as_ptr().wrapping_add(self.slot(index)).cast()
+    }
+
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)

@@ -254,6 +254,7 @@ impl SendQueue {
         };
         // SAFETY: the caller holds the send queue's lock (`&self` is inside it), and each slot of the queue completes once.
         unsafe { qp.send_dones.push(done) };
+        qp.send_cq.note(qp.index());
         qp.send_cq.wake_own(status != ibv_wc_status::IBV_WC_SUCCESS);
     }
 
@@ -331,7 +332,10 @@ impl SendQueue {
                 }
             }
         }
-        qp.attention.store(self.is_pending(), Ordering::Release);
+        match self.is_pending() {
+            true => qp.needs_attention(),
+            false => qp.attention.store(false, Ordering::Release),
+        }
         self.may_go_on()
     }
 
@@ -359,7 +363,7 @@ impl SendQueue {
                 reason,
                 until: limit.map(|d| Instant::now() + d),
             });
-            qp.attention.store(true, Ordering::Release);
+            qp.needs_attention();
             qp.process.watcher.wait_for(qp);
         } else if self.deadline().is_some_and(|until| Instant::now() >= until) {
             return Some(failure);

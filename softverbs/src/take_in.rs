@@ -117,6 +117,12 @@ impl InLane {
         self.consumer.waiting(self.ring.slots()) && !self.spoiled
     }
 
+    /// Where the next entry will be, or is.
+    #[inline]
+    fn next(&self) -> &lane::Slot {
+        self.consumer.next(self.ring.slots())
+    }
+
     /// How many entries wait.
     pub fn count(&self) -> usize {
         match self.spoiled {
@@ -179,6 +185,37 @@ impl QpCore {
         arrivals.lane.as_ref().is_some_and(InLane::waiting)
             || arrivals.mail.as_ref().is_some_and(|mail| mail.waiting())
             || self.state() == State::Err && self.srq.is_none()
+    }
+
+    /// The queue pair is about to be polled: what of it is looked at then may come meanwhile.
+    #[inline(always)]
+    pub fn will_poll(&self) {
+        will_read(core::ptr::from_ref(&self.attention).cast());
+        let arrivals = self.arrivals.get().cast::<u8>().cast_const();
+        will_read(arrivals);
+        will_read(arrivals.wrapping_add(64));
+        will_read(core::ptr::from_ref(&self.send_dones).cast());
+        will_read(core::ptr::from_ref(&self.entries).cast());
+    }
+
+    /// As [`will_poll`](Self::will_poll), a step further: what messages that wait are told by. `receives`: if there may be any.
+    ///
+    /// # Safety
+    ///
+    /// With `receives`, the caller holds the lock of the receive queue's completion queue.
+    #[inline(always)]
+    pub unsafe fn will_take_in(&self, receives: bool) {
+        if !receives {
+            return;
+        }
+        // SAFETY: by contract; shared for the moment.
+        let arrivals = unsafe { &*self.arrivals.get() };
+        if let Some(lane) = &arrivals.lane {
+            will_read(core::ptr::from_ref(lane.next()).cast());
+            will_read(core::ptr::from_ref(&self.own.qpn).cast());
+            will_read(core::ptr::from_ref(&self.own.posted).cast());
+            will_read(self.entries.wr_id_of(arrivals.taken));
+        }
     }
 
     /// How many messages wait; in the error state, without end.

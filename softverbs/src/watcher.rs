@@ -10,7 +10,6 @@ use crate::process::Process;
 use crate::qp::QpCore;
 use crate::sync::Mutex;
 use crate::thread::spawn;
-use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -163,7 +162,7 @@ impl Watcher {
         process.forget(peer);
         for qp in process.qps() {
             if qp.peer().is_some_and(|p| Arc::ptr_eq(&p, peer)) {
-                qp.attention.store(true, Ordering::Release);
+                qp.needs_attention();
                 qp.attend_and_wait();
                 qp.reclaim_from_dead();
             }

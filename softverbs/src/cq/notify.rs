@@ -11,6 +11,8 @@ use std::io;
 impl CqCore {
     /// `ibv_req_notify_cq`.
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
+        // The poll that follows must find all there is.
+        self.unsure.store(true, Ordering::Relaxed);
         let advert = self.process.segment.cq(self.index as usize);
         let mode = if solicited_only {
             ARM_SOLICITED

@@ -95,6 +95,9 @@ impl CqCore {
         waits: &mut bool,
     ) -> Result<usize, Overflow> {
         match self.is_plain(members) {
+            true if members.crowd.is_there() => {
+                Ok(self.poll_crowd::<FIRST>(members, out, frees, waits))
+            }
             true => Ok(self.poll_members::<FIRST>(members, out, frees, waits)),
             false => self.poll_unusual::<FIRST>(members, out, waits),
         }
@@ -231,7 +234,7 @@ impl CqCore {
     }
 
     #[inline(always)]
-    fn poll_member<const FIRST: bool>(
+    pub(super) fn poll_member<const FIRST: bool>(
         &self,
         qp: &Arc<QpCore>,
         out: &mut [ibv_wc],

@@ -274,7 +274,7 @@ unsafe fn post_one(qp: &Arc<QpCore>, sq: &mut SendQueue, wr: &ibv_send_wr) -> Re
     }
     if let Some(helper) = &qp.helper {
         sq.store(&work);
-        qp.attention.store(true, Ordering::Release);
+        qp.needs_attention();
         helper.enqueue(qp);
         return Ok(());
     }
