@@ -1,4 +1,4 @@
-//! Durations in logarithmic buckets: constant memory, no allocation, about 3 % resolution.
+//! Durations in logarithmic buckets: bounded memory, about 3 % resolution.
 
 mod shared;
 
@@ -12,11 +12,15 @@ const SUB: u64 = 32;
 const SUB_BITS: u32 = SUB.trailing_zeros();
 /// Up to 2^40 ns, eighteen minutes; what is longer counts there.
 const BUCKETS: usize = ((40 - SUB_BITS as usize) + 1) * SUB as usize;
+/// Powers of two, or as many as one where there are less buckets.
+const POWERS: usize = BUCKETS / SUB as usize;
+/// What counts in one of them.
+type Counts = [u64; SUB as usize];
 /// What is too long counts in it.
 const LAST: usize = BUCKETS - 1;
 
 /// How long things took, in logarithmic buckets: 32 for each power of two, so a duration is known to about 3 %. What takes longer than 18 minutes counts in
-/// the last bucket. Takes 9 KiB, however much is counted.
+/// the last bucket. Takes 256 B for each power of two that something counted in, and so 9 KiB at most.
 ///
 /// Is [`ClientStats::latency`](crate::ClientStats::latency), and [`ServerHandle::request_times`](crate::ServerHandle::request_times). Those of several clients can be put together, and fed into others,
 /// such as the crate `hdrhistogram`'s:
@@ -54,7 +58,9 @@ const LAST: usize = BUCKETS - 1;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
-    counts: Box<[u64; BUCKETS]>,
+    /// By powers of two, from the first duration there on: of hundreds of clients, those of most durations take up a good part of the processor's
+    /// address translation otherwise.
+    counts: [Option<Box<Counts>>; POWERS],
     total: u64,
     max: u64,
 }
@@ -63,7 +69,7 @@ impl Histogram {
     /// One without any durations.
     pub fn new() -> Histogram {
         Histogram {
-            counts: Box::new([0; BUCKETS]),
+            counts: [const { None }; POWERS],
             total: 0,
             max: 0,
         }
@@ -72,15 +78,19 @@ impl Histogram {
     /// Counts so many of so many nanoseconds.
     #[inline]
     pub(crate) fn record(&mut self, ns: u64, count: u64) {
-        self.counts[index(ns)] += count;
+        *self.at(index(ns)) += count;
         self.total += count;
         self.max = self.max.max(ns);
     }
 
     /// Adds what another one has counted.
     pub fn merge(&mut self, other: &Histogram) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *count += more;
+        for (counts, more) in self.counts.iter_mut().zip(&other.counts) {
+            let Some(more) = more else { continue };
+            let counts = counts.get_or_insert_default();
+            for (count, more) in counts.iter_mut().zip(more.iter()) {
+                *count += more;
+            }
         }
         self.total += other.total;
         self.max = self.max.max(other.max);
@@ -104,7 +114,7 @@ impl Histogram {
         }
         let rank = ((share * self.total as f64).ceil() as u64).clamp(1, self.total);
         let mut seen = 0;
-        for (at, count) in self.counts.iter().enumerate() {
+        for (at, count) in self.buckets() {
             seen += count;
             if seen >= rank {
                 return Some(self.bound(at));
@@ -116,12 +126,25 @@ impl Histogram {
     /// The buckets that are not empty, from the shortest: the longest duration that counts there, and how many do. No duration is above
     /// [`max`](Self::max), neither is a bound.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
-        let counted = self
-            .counts
-            .iter()
-            .enumerate()
-            .filter(|(_, count)| **count > 0);
-        counted.map(|(at, &count)| (self.bound(at), count))
+        let counted = self.buckets().filter(|(_, count)| *count > 0);
+        counted.map(|(at, count)| (self.bound(at), count))
+    }
+
+    /// The buckets of powers of two that something counted in.
+    fn buckets(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let powers = self.counts.iter().enumerate();
+        powers.flat_map(|(power, counts)| {
+            let counts = counts.as_deref().into_iter().flatten();
+            let buckets = counts.enumerate();
+            buckets.map(move |(at, &count)| (power * SUB as usize + at, count))
+        })
+    }
+
+    /// A bucket.
+    #[inline]
+    fn at(&mut self, bucket: usize) -> &mut u64 {
+        let counts = self.counts[bucket / SUB as usize].get_or_insert_default();
+        &mut counts[bucket % SUB as usize]
     }
 
     /// The longest duration that can be in a bucket.

@@ -86,6 +86,8 @@ pub(crate) struct SendQueue {
     head: u64,
     /// First slot whose work was not executed.
     next: u64,
+    /// What waits; without any room before something had to. Most queue pairs never need it, and of hundreds it would keep what they do
+    /// need apart.
     stored: Box<[Option<Stored>]>,
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
@@ -108,9 +110,9 @@ impl SendQueue {
             max_inline: caps.inline,
             head: 0,
             next: 0,
-            stored: vec![None; caps.send_wr].into(),
-            sges: vec![ibv_sge::default(); caps.send_wr * caps.send_sge].into(),
-            inline: vec![0; caps.send_wr * caps.inline].into(),
+            stored: Box::default(),
+            sges: Box::default(),
+            inline: Box::default(),
             waiting: None,
             drain: None,
             link: None,
@@ -201,7 +203,18 @@ impl SendQueue {
         self.waiting.and_then(|w| w.until)
     }
 
+    /// Makes room for what waits.
+    #[cold]
+    fn make_room(&mut self) {
+        self.stored = vec![None; self.depth].into();
+        self.sges = vec![ibv_sge::default(); self.depth * self.max_sge].into();
+        self.inline = vec![0; self.depth * self.max_inline].into();
+    }
+
     fn store(&mut self, work: &Work<'_>) {
+        if self.stored.is_empty() {
+            self.make_room();
+        }
         let slot = (self.head % self.depth as u64) as usize;
         let mut inline = 0;
         if work.flags & INLINE != 0 {

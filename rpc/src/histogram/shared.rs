@@ -31,10 +31,13 @@ impl SharedHistogram {
     /// What has been counted up to now.
     pub fn snapshot(&self) -> Histogram {
         let mut out = Histogram::new();
-        for (out, count) in out.counts.iter_mut().zip(self.counts.iter()) {
-            *out = count.load(Ordering::Acquire);
+        for (bucket, count) in self.counts.iter().enumerate() {
+            let count = count.load(Ordering::Acquire);
+            if count > 0 {
+                *out.at(bucket) = count;
+                out.total += count;
+            }
         }
-        out.total = out.counts.iter().sum();
         if out.total > 0 {
             out.max = self.max.load(Ordering::Relaxed);
         }
