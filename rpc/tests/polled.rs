@@ -249,10 +249,13 @@ fn many_idle_connections_cost_nothing() {
             until_polled(&server, 0, thread::yield_now);
         }
         // All wake up, and most fall asleep again although others keep the core from it.
+        let mut most = 0;
         for client in &mut clients {
             client.call(ECHO, "x", patient()).unwrap();
+            // Where threads wait for a processor, this one may be asleep again; not each of them.
+            most = most.max(server.stats().polled);
         }
-        assert!(server.stats().polled > 0);
+        assert!(most > 0);
         let mut n = 0;
         until_polled(&server, 3, || {
             clients[n % 3].call(ECHO, "x", patient()).unwrap();
