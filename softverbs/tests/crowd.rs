@@ -10,8 +10,8 @@ use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode as Op};
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 const MEMBERS: usize = 80;
@@ -106,7 +106,7 @@ fn at_once() -> bool {
 /// Messages to some members and sends of others, all found, once, and soon.
 #[test]
 fn those_that_have_something_are_found() {
-    let _turn = TURN.lock().unwrap();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dev = Dev::open();
     let o = Options::default();
     let crowd = Crowd::new(&dev, &o);
@@ -163,7 +163,7 @@ fn those_that_have_something_are_found() {
 /// Members that fail have their receives flushed, others go on, also when some are gone.
 #[test]
 fn members_that_fail_are_flushed() {
-    let _turn = TURN.lock().unwrap();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dev = Dev::open();
     let o = Options::default();
     let mut crowd = Crowd::new(&dev, &o);
@@ -210,7 +210,7 @@ fn board() -> &'static [AtomicU32] {
 /// Whoever writes over what others say delays them; nothing is lost, and who goes to sleep finds all there is.
 #[test]
 fn what_nobody_says_is_found_all_the_same() {
-    let _turn = TURN.lock().unwrap();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dev = Dev::open();
     let crowd = Crowd::new(&dev, &Options::default());
     let mem = Mem::plain(&dev, 64, LOCAL);
