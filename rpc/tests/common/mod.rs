@@ -81,7 +81,9 @@ pub fn client_memory() -> &'static Memory {
 
 pub fn server() -> Server {
     let (_, pd, pool) = memory();
-    Server::bind("127.0.0.1:0").expect("bind").pool(pd, pool)
+    let server = Server::bind("127.0.0.1:0").expect("bind");
+    // In emulation it can take longer than anywhere else.
+    server.handshake_timeout(hang()).pool(pd, pool)
 }
 
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
