@@ -1,6 +1,5 @@
 //! Exposed memory: cells that a peer may write.
 
-use crate::cells;
 use crate::handle::Handle;
 use crate::slab::{Slab, StackIndex};
 use std::fmt;
@@ -52,41 +51,37 @@ impl ExposedBuf {
         self.0.remote()
     }
 
+    #[inline]
+    fn cells(&self) -> verbs::Cells<'_> {
+        // SAFETY: mapped as long as the handle lives, and nobody in this process reaches these bytes but through it: as these cells.
+        unsafe { verbs::Cells::new(self.0.ptr(), self.0.len()) }
+    }
+
     /// Copies `out.len()` bytes from `offset`. While a peer writes, they may be old, new, or a mixture.
     ///
     /// # Errors
     /// [`OutOfBounds`] if they do not lie within; nothing is copied then.
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let from = self.cells(offset, out.len())?;
-        // SAFETY: in bounds, and exposed memory is touched by atomics only.
-        unsafe { cells::read(from, out) };
-        Ok(())
+        self.cells().read_at(offset, out)
     }
 
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
     /// [`OutOfBounds`] if they do not fit; nothing is copied then.
+    #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let to = self.cells(offset, bytes.len())?;
-        // SAFETY: in bounds, and exposed memory is touched by atomics only.
-        unsafe { cells::write(to, bytes) };
-        Ok(())
+        self.cells().write_at(offset, bytes)
     }
 
     /// The eight bytes at `offset` as an atomic in this machine's byte order. What a peer WRITEs to an aligned word is seen whole.
     ///
     /// # Errors
     /// [`CellError`] if they do not lie within, or `offset` is no multiple of 8.
+    #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, CellError> {
-        const SIZE: usize = size_of::<u64>();
-        let cell = self.cells(offset, SIZE)?;
-        if cell.addr() % SIZE != 0 {
-            return Err(CellError::Misaligned { offset, size: SIZE });
-        }
-        // SAFETY: in bounds and aligned; the handle, and so the memory, lives as long as the reference.
-        Ok(unsafe { AtomicU64::from_ptr(cell.cast()) })
+        self.cells().atomic_u64(offset)
     }
 
     /// Gives peers of `pd` a key to exactly these bytes, for as long as the lease lives. Registers, which takes its time.
@@ -95,18 +90,6 @@ impl ExposedBuf {
     /// The device's, with the limits that were in the way; `access` without a remote right; no bytes. The buffer is dropped then.
     pub fn lease(self, pd: &Pd, access: Access) -> Result<ExposedLease, verbs::Error> {
         Ok(ExposedLease(pd.expose_memory(Cells(self.0), access)?))
-    }
-
-    /// Address of `len` bytes at `offset`.
-    fn cells(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.0.len() => Ok(self.0.ptr().wrapping_add(offset)),
-            end => Err(OutOfBounds {
-                start: offset as u64,
-                end: end.map_or(u64::MAX, |end| end as u64),
-                len: self.0.len() as u64,
-            }),
-        }
     }
 }
 

@@ -52,7 +52,6 @@ mod buf;
 mod builder;
 #[cfg(feature = "bytes")]
 mod bytes;
-mod cells;
 mod coalesce;
 mod count;
 mod debug;

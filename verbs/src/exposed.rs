@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-use crate::cells::{self, Cells};
 use crate::{
-    Access, Gather, LKey, Memory, MemoryMut, Mmap, OutOfBounds, Pd, Region, RegisterError,
+    Access, Cells, Gather, LKey, Memory, MemoryMut, Mmap, OutOfBounds, Pd, Region, RegisterError,
     ReleaseError, RemoteRegion, Scatter, SgeList,
 };
 
@@ -94,8 +93,8 @@ impl<M> Exposed<M> {
 
 impl<M: Memory> Exposed<M> {
     #[inline]
-    fn cells(&self) -> Cells {
-        // SAFETY: nobody in this process reaches the memory but through this type: as these cells, or as aligned words.
+    fn cells(&self) -> Cells<'_> {
+        // SAFETY: mapped as long as `self` lives, and nobody in this process reaches the memory but through this type: as these cells.
         unsafe { Cells::new(self.0.as_ptr(), self.0.len()) }
     }
 
@@ -105,16 +104,7 @@ impl<M: Memory> Exposed<M> {
     /// [`OutOfBounds`] when they do not lie within the memory.
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        OutOfBounds::check(offset as u64, out.len() as u64, self.0.len() as u64)?;
-        let base = self.0.as_ptr();
-        if Cells::are_lines(base, offset, out.len()) {
-            // SAFETY: in bounds, and as for `cells`.
-            unsafe { cells::read_lines(base, offset, out) };
-            return Ok(());
-        }
-        // SAFETY: in bounds.
-        unsafe { self.cells().read(offset, out) };
-        Ok(())
+        self.cells().read_at(offset, out)
     }
 
     /// Copies `bytes` to `offset`.
@@ -123,16 +113,7 @@ impl<M: Memory> Exposed<M> {
     /// [`OutOfBounds`] when they do not fit.
     #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        OutOfBounds::check(offset as u64, bytes.len() as u64, self.0.len() as u64)?;
-        let base = self.0.as_ptr();
-        if Cells::are_lines(base, offset, bytes.len()) {
-            // SAFETY: in bounds, and as for `cells`.
-            unsafe { cells::write_lines(base, offset, bytes) };
-            return Ok(());
-        }
-        // SAFETY: in bounds.
-        unsafe { self.cells().write(offset, bytes) };
-        Ok(())
+        self.cells().write_at(offset, bytes)
     }
 
     /// The eight bytes at `offset` as an atomic, in this machine's byte order.
@@ -144,14 +125,7 @@ impl<M: Memory> Exposed<M> {
     /// [`CellError`] when it does not lie within the memory or is not aligned.
     #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, CellError> {
-        const SIZE: usize = size_of::<u64>();
-        OutOfBounds::check(offset as u64, SIZE as u64, self.0.len() as u64)?;
-        let ptr = self.0.as_ptr().wrapping_add(offset);
-        if !ptr.addr().is_multiple_of(SIZE) {
-            return Err(CellError::Misaligned { offset, size: SIZE });
-        }
-        // SAFETY: in bounds and aligned; the memory lives as long as `self` and is only accessed as cells.
-        Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
+        self.cells().atomic_u64(offset)
     }
 }
 

@@ -133,6 +133,8 @@ pub use access::Access;
 pub use address::{AddressHandle, Destination};
 pub use async_event::AsyncEvent;
 pub use batch::Batch;
+#[doc(hidden)]
+pub use cells::Cells;
 pub use channel::Channel;
 pub use completion::{Completion, QueueId, Stale};
 pub use context::Context;

@@ -4,6 +4,7 @@ use super::{MIB, pool, user_pool};
 use crate::ledger::Plan;
 use crate::{AllocError, BudgetKind, Buf, Kind, MAX_LEN, Pool, PoolError, SgList, sg};
 use std::io::{Read, Seek, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::{Gather, LKey, Scatter, SgeList, StoredAs};
 
 #[test]
@@ -232,6 +233,64 @@ fn exposed_memory_is_cells_within_its_bounds() {
     assert!(cells.write_at(100, &[]).is_ok());
     let remote = cells.remote().unwrap();
     assert_eq!((remote.len, remote.addr % 64), (100, 0));
+}
+
+#[test]
+fn all_ranges_of_exposed_memory_are_copied_exactly_and_no_byte_more() {
+    let (pool, _) = user_pool(MIB);
+    for len in [1, 7, 8, 13, 16, 75, 128, 139] {
+        let cells = pool.exposed(len).unwrap();
+        let (mut model, mut all) = (vec![0; len], vec![0; len]);
+        cells.write_at(0, &model).unwrap();
+        for (from, to) in (0..=len).flat_map(|from| (from..=len).map(move |to| (from, to))) {
+            for (at, byte) in model[from..to].iter_mut().enumerate() {
+                *byte = (31 * from + 7 * to + at) as u8;
+            }
+            cells.write_at(from, &model[from..to]).unwrap();
+            let mut back = vec![0; to - from];
+            cells.read_at(from, &mut back).unwrap();
+            assert_eq!(back, model[from..to], "{from}..{to} of {len}");
+            cells.read_at(0, &mut all).unwrap();
+            assert_eq!(all, model, "{from}..{to} of {len}");
+        }
+    }
+}
+
+#[test]
+fn writers_of_one_exposed_word_do_not_undo_each_other() {
+    let (pool, _) = user_pool(MIB);
+    // One word, and bytes behind it that are none.
+    let cells = pool.exposed(11).unwrap();
+    // How many have often seen the other write. Until both have, they write in turns: one thread alone would prove nothing.
+    let seen_often = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for (own, other) in [(1..3, 4), (4..7, 1)] {
+            let (cells, seen_often) = (&cells, &seen_often);
+            s.spawn(move || {
+                let (mut bytes, mut seen) = ([0; 3], [0; 3]);
+                let (bytes, seen) = (&mut bytes[..own.len()], &mut seen[..own.len()]);
+                let (mut changes, mut before) = (0, [0]);
+                while seen_often.load(Ordering::Relaxed) < 2 {
+                    // What was written last is still there.
+                    cells.read_at(own.start, seen).unwrap();
+                    if seen != bytes {
+                        seen_often.store(2, Ordering::Relaxed);
+                        panic!("{own:?} is {seen:?}, not {bytes:?}");
+                    }
+                    bytes.fill(bytes[0].wrapping_add(1));
+                    cells.write_at(own.start, bytes).unwrap();
+                    let mut now = [0];
+                    cells.read_at(other, &mut now).unwrap();
+                    changes += usize::from(now != before);
+                    before = now;
+                    if changes == 1000 {
+                        changes += 1;
+                        seen_often.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]
