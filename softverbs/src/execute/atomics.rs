@@ -1,8 +1,10 @@
 //! Atomics: on mapped memory by the processor's own, elsewhere under a lock. See [`crate::atomic`] for the two ways.
 
 use super::job::{Job, Ran, Stop};
+use super::reach::reach;
 use crate::atomic::{self, Update};
 use crate::faults::Step;
+use crate::peer::Peer;
 use crate::region::REMOTE_ATOMIC;
 use crate::send::Op;
 use crate::transfer::{Mover, Piece, Target, Way, transfer};
@@ -36,7 +38,7 @@ impl Job<'_> {
                 let held = atomic::lock(page.locks(), self.work.raddr, self.qp.process.me);
                 let held = held.ok_or(Stop::Wait)?;
                 // SAFETY: the target was checked under the hazard.
-                let done = unsafe { self.update(update, target) };
+                let done = unsafe { store(self.peer, update, target) };
                 drop(held);
                 done.map_err(|error| self.copy_failed(&error))?
             }
@@ -55,29 +57,64 @@ impl Job<'_> {
         // A mapped target of another process was found in an arena, and is writable.
         !self.peer.own || arena != 0 && self.peer.maps_writable(arena - 1)
     }
+}
 
-    /// Reads a word of the peer's and writes it back updated; the word's lock is held.
-    ///
-    /// # Safety
-    ///
-    /// The target was resolved while the hazard is set, which it still is.
-    unsafe fn update(&self, update: Update, target: Target) -> io::Result<u64> {
-        let mut word = 0u64;
+/// Reads a word of the peer's and writes it back updated; the word's lock is held.
+///
+/// # Safety
+///
+/// The target was resolved while the hazard is set, which it still is.
+unsafe fn store(peer: &Peer, update: Update, target: Target) -> io::Result<u64> {
+    let mut word = 0u64;
+    let piece = [Piece {
+        ptr: (&raw mut word).cast(),
+        len: 8,
+    }];
+    // SAFETY: a word on the stack, and a target of eight bytes by contract.
+    unsafe { reach(peer, Way::In, &piece, &[(target, 8)], &mut Mover::Now)? };
+    if let Some(mut new) = update.of(word) {
         let piece = [Piece {
-            ptr: (&raw mut word).cast(),
+            ptr: (&raw mut new).cast(),
             len: 8,
         }];
-        let pid = self.peer.incarnation.pid;
-        // SAFETY: a word on the stack, and a target of eight bytes by contract.
-        unsafe { transfer(Way::In, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
-        if let Some(mut new) = update.of(word) {
-            let piece = [Piece {
-                ptr: (&raw mut new).cast(),
-                len: 8,
-            }];
+        let pid = peer.incarnation.pid;
+        // The peer was alive after it was read, just now: that is the look before this.
+        // SAFETY: as above.
+        unsafe { transfer(Way::Out, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+    }
+    Ok(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reach::testing::Other;
+    use super::*;
+
+    /// Where the pid of a dead peer has been given to another process, that one's memory is left alone. This process stands for it.
+    #[test]
+    fn an_atomic_does_not_reach_who_has_a_dead_peer_s_pid() {
+        let word = AtomicU64::new(5);
+        let target = Target::Process(word.as_ptr().addr() as u64);
+        let mut other = Other::with_pid(std::process::id());
+        let add = Update::FetchAdd(2);
+        // SAFETY: a word of this process, accessed as one.
+        assert_eq!(unsafe { store(&other.peer, add, target) }.unwrap(), 5);
+        assert_eq!(word.load(Ordering::Relaxed), 7);
+        other.end();
+        let compare_swap = Update::CompareSwap {
+            compare: 7,
+            swap: 8,
+        };
+        for update in [add, compare_swap] {
             // SAFETY: as above.
-            unsafe { transfer(Way::Out, pid, &piece, &[(target, 8)], &mut Mover::Now)? };
+            let error = unsafe { store(&other.peer, update, target) }.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{update:?}");
+            assert_eq!(word.load(Ordering::Relaxed), 7, "{update:?}");
         }
-        Ok(word)
+        // What is mapped names nobody by a pid.
+        let target = Target::Mapped(word.as_ptr().cast());
+        // SAFETY: as above.
+        assert_eq!(unsafe { store(&other.peer, add, target) }.unwrap(), 7);
+        assert_eq!(word.load(Ordering::Relaxed), 9);
     }
 }

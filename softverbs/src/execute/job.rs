@@ -1,5 +1,6 @@
 //! What a request does to the peer, while the hazard is set.
 
+use super::reach::reach;
 use super::target::Refused;
 use super::{SOLICITED, Work};
 use crate::faults::{self, Step};
@@ -10,7 +11,7 @@ use crate::qp::QpCore;
 use crate::qp_state::Service;
 use crate::region::{REMOTE_READ, REMOTE_WRITE};
 use crate::send::Op;
-use crate::transfer::{Mover, Piece, Target, Way, transfer};
+use crate::transfer::{Mover, Piece, Target, Way};
 use core::sync::atomic::Ordering;
 use ibverbs_sys::ibv_wc_status as Status;
 use std::io;
@@ -220,14 +221,9 @@ impl Job<'_> {
         remote: &[(Target, usize)],
         mover: &mut Mover<'_>,
     ) -> io::Result<()> {
-        let by_process = |target: &(Target, usize)| matches!(target.0, Target::Process(_));
-        if remote.iter().any(by_process) && self.peer.check_dead() {
-            // Its pid may be another's by now.
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
         // SAFETY: local pieces lie in regions whose keys were checked under the send queue's lock, which `quiet::region`
         // takes before memory is given back; remote ones by the contract.
-        unsafe { transfer(way, self.peer.incarnation.pid, self.local, remote, mover) }
+        unsafe { reach(self.peer, way, self.local, remote, mover) }
     }
 
     /// Pushes the entry that takes the next receive.

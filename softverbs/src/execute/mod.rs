@@ -8,6 +8,7 @@
 mod atomics;
 mod job;
 mod quick;
+mod reach;
 mod shared;
 mod target;
 

@@ -3,8 +3,11 @@
 //! The kernel answers for the other side's addresses: what is not mapped there, or not writable, is `EFAULT` and no
 //! signal. A copy always ends: a stop signal takes effect after it, a kill cuts it short.
 //!
-//! These calls name a process by its pid. Whoever uses them holds a [`PidFd`](super::incarnation::PidFd) and looks at
-//! it before and after: a pid passes to another process only after the old one's end has shown there.
+//! These calls name a process by its pid, for want of one that takes a descriptor. Whoever uses them holds a
+//! [`PidFd`](super::incarnation::PidFd) and looks at it before, and after what was read: a pid passes to another process
+//! only after the old one's end has shown there. What is read is thus the right process's, or refused. What is written
+//! could reach another one yet, if between the look and the end of the call the right one ended, was reaped, and the
+//! kernel went through all other pids and gave this one to a process that the caller may write to.
 
 use super::obstacle::{self, Obstacle};
 use libc::iovec;
