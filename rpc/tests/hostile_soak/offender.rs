@@ -173,6 +173,7 @@ impl Offender {
             polled: random.once_in(3),
             replies,
             claim,
+            late: false,
         };
         let mut raw = Raw::introduce(server, introduction);
         raw.posts_again = !random.once_in(8);

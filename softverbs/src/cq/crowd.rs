@@ -20,6 +20,9 @@ const FEW: usize = 32;
 /// After so many polls all are visited: the board is a hint.
 const ALL_AFTER: u32 = 1024;
 
+/// The same once, after members have come or gone.
+const SOON: u32 = 16;
+
 /// Members looked up before the first of them is visited: what lies there comes together.
 const AHEAD: usize = 16;
 
@@ -79,9 +82,10 @@ impl CqCore {
                 polls: 0,
             };
             members.crowd.forget(&self.process.board);
+            // Who does not see yet that they are many says nothing to the board: what that is about is found when all are visited again, soon.
+            members.crowd.polls = ALL_AFTER - SOON;
         }
         self.crowded.store(crowded, Ordering::Relaxed);
-        // Who does not see it yet says nothing to the board: what that is about is found when all are visited.
         let advert = self.process.segment.cq(self.index as usize);
         advert.crowded.store(crowded.into(), Ordering::Release);
     }
