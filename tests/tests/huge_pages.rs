@@ -4,10 +4,17 @@ use mempool::{AllocError, ArenaError, Budget, BudgetKind, HugePageUse, Kind, Poo
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbatim_tests::{
     Block, HugePages, Link, Side, fill, is_pattern, memory_files, second_process,
 };
 use verbs::{Access, Device, HugePageSize, Memory, MemoryFile, MemoryKind, Mmap, Pd, RemoteRegion};
+
+/// One test at a time: a process that is just being started has the descriptors of all threads for a moment, and with them the pages.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = HugePageSize::Mib2.bytes();
@@ -40,6 +47,7 @@ fn is_huge(addr: usize) -> bool {
 
 #[test]
 fn files_of_huge_pages_are_huge_and_whole() {
+    let _alone = alone();
     let Some(pages) = HugePages::set_aside(3) else {
         return;
     };
@@ -67,6 +75,7 @@ fn files_of_huge_pages_are_huge_and_whole() {
 
 #[test]
 fn arenas_are_of_huge_pages_as_long_as_there_are_any() {
+    let _alone = alone();
     let Some(pages) = HugePages::set_aside(4) else {
         return;
     };
@@ -117,6 +126,7 @@ fn arenas_are_of_huge_pages_as_long_as_there_are_any() {
 
 #[test]
 fn what_is_required_and_not_there_is_an_error_that_says_what_to_do() {
+    let _alone = alone();
     let Some(pages) = HugePages::set_aside(2) else {
         return;
     };
@@ -145,6 +155,7 @@ fn what_is_required_and_not_there_is_an_error_that_says_what_to_do() {
 
 #[test]
 fn huge_pages_of_a_node_are_there_from_the_beginning() {
+    let _alone = alone();
     let Some(pages) = HugePages::set_aside(2) else {
         return;
     };
@@ -164,6 +175,7 @@ const TEXT: &[u8] = b"read from a file of huge pages";
 /// Peers map such files as they map all others: readable memory for reading only, whatever they try.
 #[test]
 fn peers_map_huge_pages_as_their_kind_allows() {
+    let _alone = alone();
     match second_process("peers_map_huge_pages_as_their_kind_allows") {
         Side::Child(mut control) => {
             let mut link: Link = Link::new(&mut control, 8);
