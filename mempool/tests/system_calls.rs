@@ -18,6 +18,8 @@ const TIMES: u64 = 20;
 /// Minutes.
 const POLLS: u64 = 2_000_000_000;
 
+const FUTEX: u64 = libc::SYS_futex as u64;
+
 /// System calls by number.
 type Calls = BTreeMap<u64, u64>;
 
@@ -64,7 +66,9 @@ fn a_message_from_the_pool_needs_no_system_call_for_its_memory() {
     assert_eq!((all(pairs), all(shared)), (0, 0));
     // One to register and one to deregister, at least.
     assert!(all(registered) >= 2 * TIMES, "{registered:?}");
-    assert!(all(each_registered) >= all(from_pool) + 2 * TIMES);
+    // Who polls and the thread that works in the device's asynchronous mode wait for each other, as often as it happens: that is no call for memory.
+    let for_memory = |calls: &Calls| all(calls) - calls.get(&FUTEX).copied().unwrap_or(0);
+    assert!(for_memory(each_registered) >= for_memory(from_pool) + 2 * TIMES);
     if device_name().starts_with("rxe") {
         let ioctls = |calls: &Calls| calls.get(&(libc::SYS_ioctl as u64)).copied();
         assert_eq!(
