@@ -5,7 +5,7 @@
 mod common;
 use common::*;
 use ibverbs_sys::inline::ibv_poll_cq;
-use ibverbs_sys::{ibv_cq, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_wc};
+use ibverbs_sys::{ibv_cq, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_wc};
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode as Op};
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -80,13 +80,7 @@ fn member(dev: &Dev, cq: *mut ibv_cq, o: &Options) -> ManuallyDrop<End> {
     let mut init = ibv_qp_init_attr {
         send_cq: cq,
         recv_cq: cq,
-        cap: ibv_qp_cap {
-            max_send_wr: o.depth,
-            max_recv_wr: o.depth,
-            max_send_sge: o.sge,
-            max_recv_sge: o.sge,
-            max_inline_data: o.inline,
-        },
+        cap: o.caps(),
         qp_type: ibv_qp_type::IBV_QPT_RC,
         ..ibv_qp_init_attr::default()
     };

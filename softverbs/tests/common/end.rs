@@ -48,6 +48,19 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// How much the queues of a queue pair hold.
+    pub fn caps(&self) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.depth,
+            max_recv_wr: self.depth,
+            max_send_sge: self.sge,
+            max_recv_sge: self.sge,
+            max_inline_data: self.inline,
+        }
+    }
+}
+
 impl End {
     /// In INIT.
     pub fn new(dev: &Dev, o: &Options) -> End {
@@ -76,13 +89,7 @@ impl End {
                 send_cq: cq,
                 recv_cq: cq,
                 srq: o.srq,
-                cap: ibv_qp_cap {
-                    max_send_wr: o.depth,
-                    max_recv_wr: o.depth,
-                    max_send_sge: o.sge,
-                    max_recv_sge: o.sge,
-                    max_inline_data: o.inline,
-                },
+                cap: o.caps(),
                 qp_type: o.qp_type,
                 sq_sig_all: o.sig_all as i32,
                 ..ibv_qp_init_attr::default()
