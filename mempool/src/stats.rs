@@ -60,7 +60,7 @@ pub struct BudgetStats {
     pub reserve: u64,
     /// In buffers, and in the stock that threads keep at hand; that of the budgets within it included.
     pub in_use: u64,
-    /// In its own stock alone, or kept out of use in [debug mode](crate::DebugMode).
+    /// In its own stock alone, or kept out of use in [debug mode](crate::DebugMode). Never more than `in_use`.
     pub stocked: u64,
     /// The most that was ever in use.
     pub peak: u64,
@@ -124,21 +124,46 @@ pub struct ClassStats {
     pub stocked: usize,
 }
 
-impl PoolStats {
-    pub(crate) fn of(shared: &Shared) -> PoolStats {
+/// What threads keep at hand, and what debug mode keeps out of use.
+pub(crate) struct Stock {
+    /// Bytes, by budget.
+    bytes: [u64; Budget::MOST],
+    /// Slabs, by kind and class.
+    slabs: [[usize; WHOLE + 1]; Kind::ALL.len()],
+}
+
+impl Stock {
+    pub fn of(shared: &Shared) -> Stock {
+        let mut stock = Stock {
+            bytes: [0; Budget::MOST],
+            slabs: [[0; WHOLE + 1]; Kind::ALL.len()],
+        };
         let locals = shared.locals();
-        let mut stock_bytes = [0u64; Budget::MOST];
-        let mut stock = [[0usize; WHOLE + 1]; Kind::ALL.len()];
         let all = StackIndex::all(shared.plan.count());
         for index in all.filter(|i| i.class() != WHOLE) {
             let count: usize = locals.iter().map(|l| l.stack(index).stock()).sum();
-            stock[index.kind() as usize][index.class()] += count;
-            stock_bytes[index.budget().index()] += count as u64 * u64::from(SIZES[index.class()]);
+            let bytes = count as u64 * u64::from(SIZES[index.class()]);
+            stock.add(index, count, bytes);
         }
         for (index, charge) in shared.kept() {
-            stock[index.kind() as usize][index.class()] += 1;
-            stock_bytes[index.budget().index()] += charge;
+            stock.add(index, 1, charge);
         }
+        stock
+    }
+
+    fn add(&mut self, index: StackIndex, slabs: usize, bytes: u64) {
+        self.slabs[index.kind() as usize][index.class()] += slabs;
+        self.bytes[index.budget().index()] += bytes;
+    }
+}
+
+impl PoolStats {
+    pub(crate) fn of(shared: &Shared) -> PoolStats {
+        PoolStats::with(&Stock::of(shared), shared)
+    }
+
+    /// Stock is looked at before all else, and may have been brought back since.
+    pub(crate) fn with(stock: &Stock, shared: &Shared) -> PoolStats {
         let budgets = shared
             .ledger
             .figures()
@@ -151,7 +176,7 @@ impl PoolStats {
                 limit: account.limit,
                 reserve: account.reserve,
                 in_use: account.charged,
-                stocked: stock_bytes[at],
+                stocked: stock.bytes[at].min(account.charged),
                 peak: account.peak,
                 refusals: account.refusals,
                 waits: account.waits,
@@ -178,14 +203,14 @@ impl PoolStats {
                 returns: counters.returns,
             });
             classes.extend(figures.classes.iter().map(|c| {
-                let stocked = stock[kind as usize][c.class];
+                let stocked = stock.slabs[kind as usize][c.class].min(c.outside);
                 ClassStats {
                     kind,
                     slab_size: SIZES[c.class] as usize,
                     chunks: c.chunks,
                     slabs: c.slabs,
                     ready: c.prepared - c.outside,
-                    live: c.outside.saturating_sub(stocked),
+                    live: c.outside - stocked,
                     stocked,
                 }
             }));

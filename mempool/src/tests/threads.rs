@@ -1,7 +1,8 @@
 //! Many threads at once: every byte stays its buffer's.
 
 use super::{MIB, pool};
-use crate::{BudgetKind, Buf, Kind, SharedBuf};
+use crate::stats::Stock;
+use crate::{BudgetKind, Buf, Kind, PoolStats, SharedBuf};
 use std::sync::mpsc;
 use std::thread;
 
@@ -161,5 +162,22 @@ fn threads_that_exhaust_a_budget_together_lose_nothing() {
     assert!(user.peak <= user.limit && user.refusals > 0);
     let held: Vec<_> = (0..64).map(|_| pool.alloc(4096).unwrap()).collect();
     assert!(pool.alloc(1).is_err());
+    drop(held);
+}
+
+#[test]
+fn a_stock_that_is_brought_back_meanwhile_is_never_more_than_what_is_in_use() {
+    let (pool, _) = pool([8 * MIB, 0, 0]);
+    let held = pool.alloc(4096).unwrap();
+    let stock = thread::scope(|s| {
+        let keeps = || {
+            drop(pool.alloc(4096).unwrap());
+            Stock::of(&pool.shared)
+        };
+        // Its stock is brought back as it ends.
+        s.spawn(keeps).join().unwrap()
+    });
+    let user = *PoolStats::with(&stock, &pool.shared).budget(BudgetKind::User);
+    assert_eq!(user.stocked, user.in_use);
     drop(held);
 }
