@@ -71,6 +71,7 @@ mod qp;
 mod qp_state;
 mod quiet;
 mod recv;
+mod refusal;
 mod region;
 mod segment;
 mod send;
@@ -85,4 +86,5 @@ mod verbs;
 mod watcher;
 
 pub use device::{meeting_place, set_async};
+pub use refusal::take_refusal;
 pub use verbs::api;

@@ -9,7 +9,7 @@ use crate::os::directory::{Directory, LookupError, Slot, SlotInfo};
 use crate::os::incarnation::{Incarnation, PidFd};
 use crate::os::memfd::ControlFile;
 use crate::os::pull::{Access, FileId, pull};
-use crate::os::{membarrier, procvm};
+use crate::os::{errno, kept, membarrier, procvm};
 use crate::peer::{LockPage, Peer};
 use crate::qp::QpCore;
 use crate::segment::Segment;
@@ -67,21 +67,6 @@ extern "C" fn at_exit() {
 
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
-/// An error as callers of the verbs see it: the errno behind it, if there is one.
-fn keep_errno(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-    while let Some(at) = source {
-        if let Some(errno) = at
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::raw_os_error)
-        {
-            return io::Error::from_raw_os_error(errno);
-        }
-        source = at.source();
-    }
-    io::Error::other(error)
-}
-
 impl Process {
     /// The process's one; made at the first use, and anew in a child that forked without exec.
     ///
@@ -105,7 +90,7 @@ impl Process {
 
     fn new() -> io::Result<Process> {
         let me = Incarnation::me();
-        let directory = Directory::open().map_err(keep_errno)?;
+        let directory = Directory::open()?;
         let file = ControlFile::create(SEGMENT_LEN, false)?;
         let id = file.id();
         let fd = file.fd().as_raw_fd();
@@ -142,7 +127,7 @@ impl Process {
             segment: id,
             layout: VERSION,
         };
-        let slot = directory.claim(&info).map_err(keep_errno)?;
+        let slot = directory.claim(&info)?;
         let own = Arc::new(Peer::new(me, segment.clone(), None).with_board(board.clone()));
         Ok(Process {
             me,
@@ -199,7 +184,7 @@ impl Process {
             Ok(info) => info,
             // Nobody there (any more): as if no adapter answered.
             Err(LookupError::Nobody { .. }) => return Ok(None),
-            Err(error) => return Err(keep_errno(error)),
+            Err(error) => return Err(kept(io::ErrorKind::PermissionDenied, error)),
         };
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&slot)
@@ -211,7 +196,7 @@ impl Process {
         let peer = match self.meet(&info) {
             Ok(peer) => Arc::new(peer),
             Err(_) if PidFd::open(info.owner).is_ok_and(|p| p.is_dead()) => return Ok(None),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) if errno(&error) == Some(libc::ESRCH) => return Ok(None),
             Err(error) => return Err(error),
         };
         peers.insert(slot, peer.clone());
@@ -236,7 +221,7 @@ impl Process {
             ));
         }
         procvm::probe(info.owner.pid, header.probe.load(Ordering::Relaxed))
-            .map_err(io::Error::other)?;
+            .map_err(|error| kept(io::ErrorKind::PermissionDenied, error))?;
         Ok(Peer::new(info.owner, Arc::new(segment), Some(pidfd)))
     }
 

@@ -12,6 +12,7 @@ use crate::lane;
 use crate::layout::{MAX_QP, QpAdvert};
 use crate::link::Link;
 use crate::lock::Lock;
+use crate::os::errno;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::qp_state::{Service, State};
@@ -22,7 +23,7 @@ use crate::send_done::SendDones;
 use crate::srq::{SrqCore, Told};
 use crate::sync::Mutex;
 use crate::take_in::{Arrivals, InLane};
-use crate::{channel, device};
+use crate::{channel, device, refusal};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -324,7 +325,7 @@ impl QpCore {
         match to {
             State::Reset => {
                 self.detach()
-                    .map_err(|e| e.raw_os_error().unwrap_or(libc::EBUSY))?;
+                    .map_err(|e| errno(&e).unwrap_or(libc::EBUSY))?;
                 next = ibv_qp_attr::default();
             }
             State::Err => self.fail(),
@@ -399,7 +400,7 @@ impl QpCore {
             None => self.caps.recv_wr,
         };
         let inbox = Inbox::new(self.own, depth, new_lane(self.process));
-        let inbox = inbox.map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?;
+        let inbox = inbox.map_err(|e| errno(&e).unwrap_or(libc::ENOMEM))?;
         CqCore::exclude(self, || {
             // SAFETY: under the lock of the completion queue.
             unsafe { &mut *self.arrivals.get() }.mail = Some(Box::new(inbox));
@@ -411,10 +412,10 @@ impl QpCore {
     fn ready_to_receive(&self, attr: &ibv_qp_attr) -> Result<(), i32> {
         device::check_path(self.process, attr)?;
         self.greeted.store(false, Ordering::Relaxed);
-        let peer = self
-            .process
-            .peer_of(attr.dest_qp_num)
-            .map_err(|e| e.raw_os_error().unwrap_or(libc::EACCES))?;
+        let peer = self.process.peer_of(attr.dest_qp_num).map_err(|e| {
+            refusal::keep(&e);
+            errno(&e).unwrap_or(libc::EACCES)
+        })?;
         let advert = self.own;
         advert.rq_psn.store(attr.rq_psn, Ordering::Relaxed);
         advert.peer_qpn.store(attr.dest_qp_num, Ordering::Relaxed);

@@ -22,6 +22,7 @@ pub(crate) use ah::address;
 pub use table::api;
 
 use crate::faults::{self, Verb};
+use crate::os::errno;
 use std::io;
 
 /// The injected failure of a verb, if there is one.
@@ -42,11 +43,13 @@ fn set_errno(errno: i32) {
 
 /// The errno that an error stands for.
 fn code(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(match error.kind() {
+    errno(error).unwrap_or(match error.kind() {
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
         io::ErrorKind::PermissionDenied => libc::EACCES,
         io::ErrorKind::InvalidInput => libc::EINVAL,
         io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::NotADirectory => libc::ENOTDIR,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
         _ => libc::EIO,
     })
 }

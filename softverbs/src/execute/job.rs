@@ -6,6 +6,7 @@ use super::{SOLICITED, Work};
 use crate::faults::{self, Step};
 use crate::lane::{self, Entry, Kind, Payload};
 use crate::link::OutLane;
+use crate::os::errno;
 use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::qp_state::Service;
@@ -102,7 +103,7 @@ impl Job<'_> {
         let copied = unsafe { self.transfer(Way::Out, scatter.targets.as_slice(), mover) };
         match copied {
             Ok(()) => self.tell(kind, Payload::Placed),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+            Err(error) if errno(&error) == Some(libc::ESRCH) => {
                 Err(Stop::silent(Status::IBV_WC_RETRY_EXC_ERR))
             }
             Err(_) => {
@@ -181,7 +182,7 @@ impl Job<'_> {
 
     #[cold]
     pub fn copy_failed(&mut self, error: &io::Error) -> Stop {
-        if error.raw_os_error() == Some(libc::ESRCH) {
+        if errno(error) == Some(libc::ESRCH) {
             return Stop::silent(Status::IBV_WC_RETRY_EXC_ERR);
         }
         self.fatal(Status::IBV_WC_REM_OP_ERR)

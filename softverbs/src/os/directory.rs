@@ -28,9 +28,9 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -406,7 +406,6 @@ fn is_locked(file: &File) -> io::Result<bool> {
 
 /// Inode of this process's PID namespace, namespaces(7); 0 where the kernel does not say.
 fn pid_namespace() -> u64 {
-    File::open("/proc/self/ns/pid")
-        .and_then(|file| FileId::of(file.as_fd()))
-        .map_or(0, |id| id.ino)
+    // Without a descriptor, of which there may be none left.
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }

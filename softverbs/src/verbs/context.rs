@@ -2,10 +2,10 @@
 
 use super::{cq, cq_ex, fail, null, qp, qp_ex, query, set_errno, srq};
 use crate::asynch::Helper;
-use crate::device;
 use crate::events::AsyncEvents;
 use crate::faults::{self, Verb};
 use crate::process::Process;
+use crate::{device, refusal};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use ibverbs_sys::*;
@@ -116,7 +116,10 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
         })
     };
     match open() {
-        Err(error) => null(&error),
+        Err(error) => {
+            refusal::keep(&error);
+            null(&error)
+        }
         Ok(new) => {
             let new = Box::into_raw(Box::new(new));
             // SAFETY: freshly boxed; C structures are filled in place.

@@ -1,6 +1,7 @@
 //! The owner's side of a mailbox.
 
 use super::{CLAIMED, FILLED, FREE, Label, Mailbox, STATE_BITS, free, pid_in, state_at};
+use crate::os::errno;
 use crate::os::incarnation::{Incarnation, PidFd};
 use core::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ fn look_at(pid: u32) -> Claimer {
     };
     match PidFd::open(who) {
         Ok(pidfd) if !pidfd.is_dead() => {}
-        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {}
+        Err(error) if errno(&error) != Some(libc::ESRCH) => {}
         _ => return Claimer::Gone,
     }
     if who.is_stopped() {

@@ -1,6 +1,7 @@
 //! Why processes do not find each other.
 
 use super::SLOTS;
+use crate::os::kept;
 use std::io;
 use std::path::PathBuf;
 
@@ -65,6 +66,21 @@ pub enum DirectoryError {
         /// The answer.
         source: io::Error,
     },
+}
+
+impl From<DirectoryError> for io::Error {
+    fn from(error: DirectoryError) -> io::Error {
+        let kind = match error {
+            DirectoryError::Relative { .. } => io::ErrorKind::InvalidInput,
+            DirectoryError::NotAFolder { .. } => io::ErrorKind::NotADirectory,
+            DirectoryError::ForeignOwner { .. } | DirectoryError::WrongMode { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            DirectoryError::Full { .. } => io::ErrorKind::StorageFull,
+            DirectoryError::System { .. } => io::ErrorKind::Other,
+        };
+        kept(kind, error)
+    }
 }
 
 /// Why another process cannot be found by its slot.
