@@ -1,6 +1,7 @@
 //! Devices, and which one to use.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use crate::context::Opened;
@@ -162,17 +163,7 @@ impl Device {
         // SAFETY: a device of a list that is alive.
         let raw = errno::object(unsafe { (api.ibv_open_device)(self.list.raw(self.index)) })
             .map_err(|e| {
-                let hint = match e.raw_os_error() {
-                    Some(libc::EINVAL) if self.kind == DeviceKind::Soft => soft_refusal(),
-                    Some(libc::EACCES | libc::EPERM) => {
-                        "no right to use it: see the mode of /dev/infiniband/uverbs*".into()
-                    }
-                    Some(libc::ENODEV | libc::ENOENT) => {
-                        "it is gone, or its driver is not loaded".into()
-                    }
-                    Some(libc::EMFILE) => "too many open files: raise it with ulimit -n".into(),
-                    _ => String::new(),
-                };
+                let hint = open_hint(self.kind, &e);
                 OpenError::Device {
                     device: self.name.clone(),
                     error: Error::hinted("ibv_open_device", e, hint),
@@ -185,13 +176,38 @@ impl Device {
     }
 }
 
-/// Why the user-space device would not be opened, if that is because of what the environment asks of it.
-fn soft_refusal() -> String {
-    #[cfg(feature = "soft")]
-    if let Err(malformed) = softverbs::faults::environment() {
-        return malformed.to_string();
+/// What to do about `EMFILE`.
+pub(crate) const MORE_FILES: &str = "raise the number of files that a process may open: ulimit -n";
+
+/// Why a device cannot be opened, and what to do.
+fn open_hint(kind: DeviceKind, e: &io::Error) -> String {
+    let hint = match (kind, e.raw_os_error()) {
+        (_, Some(libc::EMFILE)) => MORE_FILES,
+        (DeviceKind::Soft, Some(libc::ENOMEM)) => {
+            "soft0 maps half a GiB for each process that it meets, and uses little of it: see ulimit -v"
+        }
+        (DeviceKind::Soft, _) => "",
+        (_, Some(libc::EACCES | libc::EPERM)) => {
+            "no right to use it: see the mode of /dev/infiniband/uverbs*"
+        }
+        (_, Some(libc::ENODEV | libc::ENOENT)) => "it is gone, or its driver is not loaded",
+        _ => "",
+    };
+    match (soft_refusal(kind), hint) {
+        (Some(why), "") => why,
+        (Some(why), hint) => format!("{why}; {hint}"),
+        (None, hint) => hint.to_owned(),
     }
-    String::new()
+}
+
+/// What the user-space device says of its last refusal.
+pub(crate) fn soft_refusal(kind: DeviceKind) -> Option<String> {
+    #[cfg(feature = "soft")]
+    if kind == DeviceKind::Soft {
+        return softverbs::take_refusal();
+    }
+    let _ = kind;
+    None
 }
 
 impl fmt::Debug for Device {

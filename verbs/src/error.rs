@@ -274,7 +274,7 @@ fn list(items: &[String]) -> String {
 pub enum ConnectError {
     /// A state change was refused.
     #[error(
-        "ibv_modify_qp from {from} to {to} with {attributes} failed: {source} (local {local}, peer {peer}: {hint})"
+        "ibv_modify_qp from {from} to {to} failed: {source}: {hint} (with {attributes}, local {local}, peer {peer})"
     )]
     Modify {
         /// State the queue pair was in.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_state};
 
 use crate::address::{route, unreachable};
+use crate::device::{MORE_FILES, soft_refusal};
 use crate::error::local_name;
 use crate::qp::{Keep, Pair, QpCore, Sends};
 use crate::qp_builder::Attributes;
@@ -233,15 +234,19 @@ impl<K> fmt::Debug for QpSetup<K> {
 
 fn rtr_hint(kind: DeviceKind, e: &io::Error) -> Box<str> {
     let hint = match (kind, e.raw_os_error()) {
-        (DeviceKind::Soft, Some(libc::EPERM | libc::EACCES)) => {
-            "the system does not let this process reach the peer's memory: both must belong to one user, and ptrace between them \
-             must be allowed"
-        }
-        (DeviceKind::Soft, _) => {
-            return format!(
-                "soft0 reaches only live processes of this user on this host that meet in the same folder{}",
-                meeting_place()
-            )
+        (DeviceKind::Soft, errno) => {
+            let why = soft_refusal(kind).map_or(String::new(), |why| format!("{why}; "));
+            return match errno {
+                Some(libc::EMFILE) => format!("{why}{MORE_FILES}"),
+                Some(libc::EPERM | libc::EACCES) => format!(
+                    "{why}the system does not let this process reach the peer's memory: both must belong to one user, and ptrace between them must \
+                     be allowed"
+                ),
+                _ => format!(
+                    "{why}soft0 reaches only live processes of this user on this host that meet in the same folder{}",
+                    meeting_place()
+                ),
+            }
             .into();
         }
         (_, Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH)) => {

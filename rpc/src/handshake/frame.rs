@@ -14,7 +14,7 @@ pub const FRAME_MAX: usize = 512;
 /// Longest endpoint that a frame can carry, in bytes.
 const ENDPOINT_MAX: usize = 128;
 /// Longest text of a refusal, in bytes.
-const TEXT_MAX: usize = 256;
+const TEXT_MAX: usize = FRAME_MAX - 4;
 /// Version of the handshake.
 pub(super) const VERSION: u16 = 3;
 
