@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("verbatim: {error:#}");
+            eprintln!("verbatim: {}", output::sentence(&error));
             ExitCode::FAILURE
         }
     }

@@ -4,6 +4,19 @@ use anyhow::{Context, Result, bail};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// An error with its causes, none of them twice: many tell their causes themselves.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = text + colon + &cause;
+        }
+    }
+    text
+}
+
 /// The target of `--json`.
 #[derive(Debug)]
 pub enum JsonTarget {

@@ -2,6 +2,7 @@
 
 use crate::run::{Folder, failure, stdout, verbatim};
 use serde_json::Value;
+use std::process::Command;
 
 #[test]
 fn soft0_is_listed_and_marked_as_what_would_be_used() {
@@ -61,4 +62,51 @@ fn the_version_names_revision_and_bindings() {
 fn mistakes_on_the_command_line_have_a_status_of_their_own() {
     failure(verbatim(["demo", "--nonsense"]).output().unwrap(), 2);
     failure(verbatim::<&str>([]).output().unwrap(), 2);
+}
+
+/// What failed, why, and what to do, each of them once.
+#[test]
+fn a_folder_that_processes_cannot_meet_in_is_an_error_that_says_what_to_do() {
+    let folder = Folder::new();
+    folder.write("file", "");
+    let file = folder.at("file");
+    let below = folder.at("file/below");
+    let nowhere = folder.at("not/there");
+    for (place, expected) in [
+        ("here".as_ref(), "absolute path"),
+        (file.as_path(), "VERBATIM_DIR"),
+        (below.as_path(), "VERBATIM_DIR"),
+        (nowhere.as_path(), "VERBATIM_DIR"),
+    ] {
+        let output = verbatim(["devices"]).env("VERBATIM_DIR", place).output();
+        let error = failure(output.unwrap(), 1);
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains(place.to_str().unwrap()), "{error}");
+        assert!(
+            !error.contains("uverbs") && !error.contains("driver"),
+            "{error}"
+        );
+        assert_eq!(error.matches("ibv_open_device").count(), 1, "{error}");
+    }
+}
+
+/// However many files can still be opened when it begins, what cannot be done for want of one is said.
+#[test]
+fn too_few_files_are_an_error_that_says_so() {
+    let mut refused = 0;
+    for files in 5.. {
+        let limited = format!("ulimit -n {files} && exec \"$0\" devices");
+        let output = Command::new("sh")
+            .args(["-c", &limited, env!("CARGO_BIN_EXE_verbatim")])
+            .env("VERBATIM_DEVICE", "soft0")
+            .output()
+            .unwrap();
+        if output.status.success() {
+            break;
+        }
+        let error = failure(output, 1);
+        assert!(error.contains("ulimit -n"), "{files}: {error}");
+        refused += 1;
+    }
+    assert!(refused > 3, "{refused}");
 }
