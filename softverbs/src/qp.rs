@@ -410,6 +410,7 @@ impl QpCore {
 
     /// INIT to RTR: find the peer, make it a lane, tell it.
     fn ready_to_receive(&self, attr: &ibv_qp_attr) -> Result<(), i32> {
+        refusal::forget();
         device::check_path(self.process, attr)?;
         self.greeted.store(false, Ordering::Relaxed);
         let peer = self.process.peer_of(attr.dest_qp_num).map_err(|e| {

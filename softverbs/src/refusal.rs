@@ -13,6 +13,11 @@ pub(crate) fn keep(error: &io::Error) {
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
+/// A verb of this thread begins that may be refused: what was said before is not about it.
+pub(crate) fn forget() {
+    let _ = LAST.try_with(|last| last.borrow_mut().take());
+}
+
 /// Why the thread's last `ibv_open_device`, or `ibv_modify_qp` to RTR, was refused: what stands in the way, and what to do. For error messages. `None` if its errno says
 /// it all, and when it has been asked before.
 ///
@@ -63,6 +68,9 @@ mod tests {
 
         keep(&error);
         keep(&io::Error::from_raw_os_error(libc::EIO));
+        assert_eq!(take_refusal(), None);
+        keep(&error);
+        forget();
         assert_eq!(take_refusal(), None);
         slot.release();
     }
