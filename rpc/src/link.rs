@@ -20,6 +20,7 @@
 mod inbox;
 mod poll;
 mod prepare;
+mod reading;
 mod tell;
 mod together;
 
@@ -35,16 +36,12 @@ use crate::posted::{Body, Fetch, Fetching, Message, Posted, Read, ReadSlice};
 use crate::wire::{HEADER_LEN, Header, SlotId};
 use inbox::Inbox;
 use mempool::Buf;
+use reading::Reading;
 use tell::Teller;
 use verbs::{Completion, QueueId, RemoteRegion, SendQueue, WcStatus};
 
 /// Most READs that one connection has outstanding.
 const READS_MAX: u32 = 16;
-/// Most packets that answer one READ.
-///
-/// A device whose packets go through the kernel answers a READ without a pause, into queues of about a thousand packets, and what does not fit is lost.
-/// Soft-RoCE then answers the next request with the rest of that READ: its peer asks until its retries are used up.
-const READ_PACKETS: u32 = 256;
 /// Most segments in one message: the header and a full list.
 const SGE_MAX: u32 = 17;
 
@@ -94,7 +91,7 @@ pub(crate) struct Link {
     signal_every: u32,
     reads: u32,
     most_reads: u32,
-    longest_read: u32,
+    reading: Reading,
     max_sge: u32,
     rnr: u64,
     /// Where the peer has to look for messages. It has the peer's ring, then, and the terms do not.
@@ -147,10 +144,13 @@ impl Link {
         self.reads < self.most_reads && self.tx.free_slots() > CONTROL_RESERVE
     }
 
-    /// Most bytes that one READ fetches.
+    /// Most bytes that the next READ of a body fetches; 0 if there can be none now.
     #[inline]
-    pub fn longest_read(&self) -> u32 {
-        self.longest_read
+    pub fn room_to_read(&self) -> u32 {
+        match self.may_read() {
+            true => self.reading.room(),
+            false => 0,
+        }
     }
 
     /// Whether READs are on their way, as far as is known.
@@ -347,7 +347,7 @@ impl Link {
         slot: SlotId,
     ) -> Result<(), Lost> {
         debug_assert!(self.reads < self.most_reads, "I5: too many READs");
-        debug_assert!(source.len <= self.longest_read.into());
+        let len = slice.len();
         self.tx
             .read(Read { slice, slot }, source)
             .signaled()
@@ -357,6 +357,7 @@ impl Link {
                 error: e.to_string(),
             })?;
         self.reads += 1;
+        self.reading.begin(len);
         self.count_unsignaled(true);
         Ok(())
     }
@@ -416,7 +417,12 @@ impl Link {
                     self.reads -= 1;
                     TO_SLEEP
                 }
-                Posted::Read(_) | Posted::Fetch(_) => {
+                Posted::Read(ref read) => {
+                    self.reads -= 1;
+                    self.reading.end(read.slice.len());
+                    "a READ"
+                }
+                Posted::Fetch(_) => {
                     self.reads -= 1;
                     "a READ"
                 }

@@ -153,6 +153,13 @@ pub(crate) struct ReadSlice {
     _target: Arc<Target>,
 }
 
+impl ReadSlice {
+    /// Length in bytes.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+}
+
 // SAFETY: the target owns the buffer for as long as this value exists, moved or forgotten, and
 // hands out no reference to its bytes while it does; slices do not overlap (`Target::slice`). Any
 // bytes are valid `u8`s.

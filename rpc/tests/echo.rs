@@ -199,10 +199,15 @@ fn sixty_four_megabytes_both_ways() {
     });
 }
 
-/// How long a READ is that could be so long: it is answered with 256 packets at most.
+/// How long a READ is that could be so long: it is answered with 256 packets at most, two together if that is not much.
 fn longest(len: u64) -> u64 {
     let mtu = [memory(), client_memory()].map(|(context, ..)| context.port().mtu);
-    len.min(256 * u64::from(mtu[0].min(mtu[1]).bytes()))
+    let together = 256 * u64::from(mtu[0].min(mtu[1]).bytes());
+    len.min(if together < 1 << 20 {
+        together / 2
+    } else {
+        together
+    })
 }
 
 /// Queues of the kernel, through which the packets of some devices go, do not take more at once.

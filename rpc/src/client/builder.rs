@@ -176,7 +176,7 @@ impl ClientBuilder {
 
     /// Most bytes that one READ of a large reply fetches beside other calls (default 256 KiB, at least 4 KiB). A quarter while small replies
     /// come in between; up to four times as many while the only call that is on its way is waited for, or of much, while none have come in between
-    /// for long. Never more than 256 packets of the path, whatever is asked for.
+    /// for long. All that a connection READs at once comes in no more than 256 packets of the path, whatever is asked for.
     pub fn read_slice(mut self, bytes: u32) -> Self {
         self.read_slice = bytes.max(setup::READ_SLICE_MIN);
         self

@@ -344,7 +344,7 @@ impl Client {
         let Some(link) = &mut self.link else {
             return Ok(0);
         };
-        while link.may_read()
+        while let room @ 1.. = link.room_to_read()
             && let Some(slot) = self.transfers.next()
         {
             let Some(transfer) = &mut self.flights[slot.index as usize].transfer else {
@@ -360,7 +360,7 @@ impl Client {
                     self.slices.most(slice, alone)
                 }
             };
-            let next = transfer.next(most.min(link.longest_read()));
+            let next = transfer.next(most.min(room));
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {

@@ -2,8 +2,9 @@
 
 use super::inbox::Inbox;
 use super::poll::{Polled, WAKES};
+use super::reading::Reading;
 use super::tell::{Teller, cell};
-use super::{Link, READ_PACKETS, READS_MAX, SGE_MAX, SMALL_MESSAGE, send_depth};
+use super::{Link, READS_MAX, SGE_MAX, SMALL_MESSAGE, send_depth};
 use crate::credit::Credits;
 use crate::frame::MEDIUM;
 use crate::handshake::Terms;
@@ -256,7 +257,7 @@ impl Prepared {
             unsignaled: 0,
             reads: 0,
             most_reads: most_reads.min(peer.rd_atomic().into()).max(1),
-            longest_read: READ_PACKETS * mtu.bytes(),
+            reading: Reading::new(mtu.bytes()),
             // One of them is the frame's.
             max_sge: max_sge - kept.min(max_sge - 1),
             rnr: 0,

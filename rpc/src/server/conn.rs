@@ -483,7 +483,7 @@ impl Conn {
 
     /// Posts one READ, so that other requests get their turn in between.
     pub fn post_reads<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
-        while self.link.may_read()
+        while let room @ 1.. = self.link.room_to_read()
             && let Some(id) = self.transfers.next()
         {
             let state = &mut self.slots[id.index as usize].state;
@@ -522,8 +522,7 @@ impl Conn {
             };
             let alone = self.transfers.is_one() && !self.link.is_reading();
             let most = host.slices.most(host.settings.read_slice, alone);
-            let most = most.min(self.link.longest_read());
-            let next = pull.transfer.next(most);
+            let next = pull.transfer.next(most.min(room));
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(pull.transfer.left());
             if let Some((slice, source)) = next {

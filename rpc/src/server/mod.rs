@@ -312,7 +312,7 @@ impl Server {
     }
 
     /// Most bytes that one READ of a large request fetches beside other calls (default 256 KiB, at least 4 KiB). A quarter while small requests are
-    /// answered in between; up to four times as many of much, while nobody else has called for long. Never more than 256 packets of the path, whatever is asked for.
+    /// answered in between; up to four times as many of much, while nobody else has called for long. All that a connection READs at once comes in no more than 256 packets of the path, whatever is asked for.
     pub fn read_slice(mut self, bytes: u32) -> Self {
         self.settings.read_slice = bytes.max(setup::READ_SLICE_MIN);
         self
