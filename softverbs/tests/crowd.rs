@@ -7,6 +7,7 @@ use common::*;
 use ibverbs_sys::inline::ibv_poll_cq;
 use ibverbs_sys::{ibv_cq, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_wc};
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode as Op};
+use softverbs::memory::Kind;
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
@@ -184,6 +185,55 @@ fn members_that_fail_are_flushed() {
             0
         );
         assert_eq!(crowd.wait(1, 4).0[0].qp_num, ours.qpn());
+    }
+}
+
+/// A message to a member whose own work waits, and is done by another thread at any moment, is found by the next poll.
+#[test]
+fn who_has_work_that_waits_is_not_passed_over() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Work waits for the helper, which does it at any moment.
+    softverbs::set_async(Some(7));
+    let dev = Dev::open();
+    let seed = std::env::var("VERBATIM_ASYNC").ok();
+    softverbs::set_async(seed.and_then(|seed| seed.parse().ok()));
+    let o = Options::default();
+    let crowd = Crowd::new(&dev, &o);
+    let mem = Mem::file(&dev, 64, LOCAL | WRITE, Kind::Exposed);
+    for round in 0..2_000 {
+        let (theirs, ours) = &crowd.members[round % MEMBERS];
+        assert_eq!(ours.recv(1, &mut [mem.sge(0, 8)]), 0);
+        let mut sges = [mem.sge(8, 8)];
+        assert_eq!(
+            theirs.post(&mut wr(2, Op::IBV_WR_SEND, &mut sges, SIGNALED)),
+            0
+        );
+        // Then it has arrived.
+        assert_eq!(theirs.next().status, OK);
+        // Nothing but the room of a send queue needs a completion.
+        let signaled = round / MEMBERS % 8 == 7;
+        let flags = if signaled { SIGNALED } else { 0 };
+        let mut sges = [mem.sge(16, 8)];
+        let (addr, key) = (mem.addr() + 32, mem.key());
+        assert_eq!(
+            ours.post(&mut rdma(
+                3,
+                Op::IBV_WR_RDMA_WRITE,
+                &mut sges,
+                flags,
+                addr,
+                key
+            )),
+            0
+        );
+        let first = crowd.poll(4);
+        assert!(
+            first.iter().any(|wc| wc.wr_id == 1),
+            "round {round}: by the next poll"
+        );
+        if signaled && first.len() == 1 {
+            assert_eq!(crowd.wait(1, 1).0[0].wr_id, 3);
+        }
     }
 }
 

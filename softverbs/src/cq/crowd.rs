@@ -156,7 +156,10 @@ impl CqCore {
             for &member in ready {
                 let qp = &list[member];
                 let word = words[crowd.indices[member] as usize % MAX_QP].load(Ordering::Acquire);
-                filled += self.poll_member::<FIRST>(qp, &mut out[filled..], &mut frees, waits);
+                let mut skipped = false;
+                filled +=
+                    self.poll_member::<FIRST>(qp, &mut out[filled..], &mut frees, &mut skipped);
+                *waits |= skipped;
                 if filled == out.len() {
                     // There may be more here, but it is the others' turn.
                     *next = if member + 1 == list.len() {
@@ -166,7 +169,8 @@ impl CqCore {
                     };
                     return filled;
                 }
-                if !qp.attention() && qp.state() != State::Err {
+                // Who was passed over for work that waited was not looked at, also if that work is done by now.
+                if !skipped && !qp.attention() && qp.state() != State::Err {
                     crowd.seen[member] = word;
                 }
             }
