@@ -521,6 +521,7 @@ impl QpCore {
             *self.producing.lock() = None;
             // SAFETY: under the lock of the completion queue.
             let lane = unsafe { &mut *self.arrivals.get() }.reset();
+            self.recv_cq.unsay(self.index);
             if self.service == Service::Ud {
                 // No sender attaches to the mailbox any more.
                 advert.lane_generation.store(0, Ordering::Release);

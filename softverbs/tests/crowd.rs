@@ -188,6 +188,40 @@ fn members_that_fail_are_flushed() {
     }
 }
 
+/// A member that is connected anew counts its messages from the beginning, and as many as before are found all the same.
+#[test]
+fn who_connects_anew_is_found() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let dev = Dev::open();
+    let o = Options::default();
+    let crowd = Crowd::new(&dev, &o);
+    let mem = Mem::plain(&dev, 64, LOCAL);
+    for count in 1..4 {
+        let (theirs, ours) = &crowd.members[count];
+        for connection in 0..3 {
+            for _ in 0..count {
+                assert_eq!(ours.recv(connection, &mut [mem.sge(0, 8)]), 0);
+                let mut sges = [mem.sge(8, 8)];
+                assert_eq!(
+                    theirs.post(&mut wr(1, Op::IBV_WR_SEND, &mut sges, SIGNALED)),
+                    0
+                );
+                assert_eq!(theirs.next().status, OK);
+            }
+            let found = crowd.poll(64);
+            let found = found.iter().filter(|wc| wc.wr_id == connection).count();
+            assert_eq!(found, count, "by the next poll, of connection {connection}");
+            assert!(crowd.poll(64).is_empty());
+            for end in [theirs, &**ours] {
+                assert_eq!(end.set_state(ibv_qp_state::IBV_QPS_RESET), 0);
+                end.init(&o);
+            }
+            theirs.connect(ours.qpn(), &o);
+            ours.connect(theirs.qpn(), &o);
+        }
+    }
+}
+
 /// A message to a member whose own work waits, and is done by another thread at any moment, is found by the next poll.
 #[test]
 fn who_has_work_that_waits_is_not_passed_over() {

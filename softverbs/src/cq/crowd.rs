@@ -90,6 +90,18 @@ impl CqCore {
         advert.crowded.store(crowded.into(), Ordering::Release);
     }
 
+    /// All members are looked at once more.
+    pub fn doubt(&self) {
+        self.unsure.store(true, Ordering::Release);
+    }
+
+    /// Nobody writes to the lane of queue pair `index` any more. What was said of it says nothing of its next one, whose entries are counted from the
+    /// beginning: told as many, a poll would take the new ones for the old ones.
+    pub fn unsay(&self, index: usize) {
+        self.process.board.words()[index % MAX_QP].store(0, Ordering::Relaxed);
+        self.doubt();
+    }
+
     /// Notes that a queue pair has something that no peer told the board of.
     #[inline]
     pub fn note(&self, place: usize) {
@@ -123,7 +135,7 @@ impl CqCore {
         } = members;
         let (board, words) = (&*self.process.board, self.process.board.words());
         crowd.polls += 1;
-        if crowd.polls >= ALL_AFTER || self.unsure.load(Ordering::Relaxed) {
+        if crowd.polls >= ALL_AFTER || self.unsure.load(Ordering::Acquire) {
             self.unsure.store(false, Ordering::Relaxed);
             crowd.forget(board);
         }
