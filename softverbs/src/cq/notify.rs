@@ -11,8 +11,6 @@ use std::io;
 impl CqCore {
     /// `ibv_req_notify_cq`.
     pub fn arm(&self, solicited_only: bool) -> io::Result<()> {
-        // The poll that follows must find all there is.
-        self.unsure.store(true, Ordering::Relaxed);
         let advert = self.process.segment.cq(self.index as usize);
         let mode = if solicited_only {
             ARM_SOLICITED
@@ -34,7 +32,11 @@ impl CqCore {
         }
         // Producers push and then look whether we are armed, without a fence between; this barrier is that fence. So what
         // they pushed before they could see the arming, the caller's next poll sees.
-        quiet::barrier(self.process)
+        quiet::barrier(self.process)?;
+        // Also what nobody says. Not before the barrier: another thread's poll that took this up then would look too early, and leave nothing to the
+        // poll that follows.
+        self.doubt();
+        Ok(())
     }
 
     fn was_delivered(&self, generation: u64) -> bool {
