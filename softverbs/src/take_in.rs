@@ -187,6 +187,16 @@ impl QpCore {
             || self.state() == State::Err && self.srq.is_none()
     }
 
+    /// The peer is gone. What it told still counts, but it may have come to its end before it woke who waits for that, or said so on the board.
+    pub fn wake_for_dead(&self) {
+        // SAFETY: under the lock of the completion queue.
+        let told = self.recv_cq.exclusively(|| unsafe { self.recv_waiting() });
+        if told {
+            self.recv_cq.doubt();
+            self.recv_cq.wake_own(true);
+        }
+    }
+
     /// The queue pair is about to be polled: what of it is looked at then may come meanwhile.
     #[inline(always)]
     pub fn will_poll(&self) {

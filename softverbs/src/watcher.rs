@@ -165,6 +165,7 @@ impl Watcher {
                 qp.needs_attention();
                 qp.attend_and_wait();
                 qp.reclaim_from_dead();
+                qp.wake_for_dead();
             }
         }
     }

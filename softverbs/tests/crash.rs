@@ -166,6 +166,33 @@ fn stopped_at_each_step() {
     survivor.other_works();
 }
 
+/// Who sleeps until there is a message is woken by one whose sender was killed before it could do so.
+#[test]
+fn killed_before_it_could_wake() {
+    let dev = Dev::open();
+    let mem = Mem::file(&dev, 4096, LOCAL, Kind::Private);
+    for step in [Step::Told, Step::Left] {
+        for len in [64, 2000] {
+            let (mut second, end) = Second::connected(&dev, &Options::default(), &[]);
+            assert_eq!(end.recv(7, &mut [mem.sge(0, 4096)]), 0);
+            end.arm();
+            assert!(end.poll().is_none());
+            second.ask(&format!("inject {} 1 kill", step as usize));
+            second.tell(&format!("post 4 {len}"));
+            let mut fd = libc::pollfd {
+                fd: unsafe { (*end.channel).fd },
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let limit = HANG.as_millis() as i32;
+            assert_eq!(unsafe { libc::poll(&mut fd, 1, limit) }, 1, "{step:?}");
+            end.event();
+            let wc = end.next();
+            assert_eq!((wc.status, wc.wr_id, wc.byte_len), (OK, 7, len));
+        }
+    }
+}
+
 /// Whether a process is stopped by a signal.
 fn stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
