@@ -191,7 +191,13 @@ impl Process {
             && peer.incarnation == info.owner
             && !peer.check_dead()
         {
-            return Ok(Some(peer.clone()));
+            if peer.segment.id() == info.segment {
+                return Ok(Some(peer.clone()));
+            }
+            // The same process, which has given up its slot and taken it anew: it runs another program (execve(2)). Of what it was nothing is left,
+            // which its pidfd does not show.
+            peer.dead.store(true, Ordering::Release);
+            self.watcher.wake();
         }
         let peer = match self.meet(&info) {
             Ok(peer) => Arc::new(peer),

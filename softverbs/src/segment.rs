@@ -6,6 +6,7 @@
 
 use crate::layout::*;
 use crate::os::memfd::ControlFile;
+use crate::os::pull::FileId;
 use core::mem::size_of;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Segment {
     base: *const u8,
     /// Keeps the mapping.
-    _file: ControlFile,
+    file: ControlFile,
 }
 
 // SAFETY: the mapping is shared memory accessed through atomics only.
@@ -28,8 +29,13 @@ impl Segment {
     pub fn new(file: ControlFile) -> Segment {
         Segment {
             base: file.as_ptr(),
-            _file: file,
+            file,
         }
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> FileId {
+        self.file.id()
     }
 
     #[inline]

@@ -233,6 +233,52 @@ fn a_killed_peer_fails_outstanding_work() {
     }
 }
 
+/// A process that executes another program keeps its pid and its start; what it was is gone, and what it is now can be connected to.
+#[test]
+fn a_process_that_runs_another_program_is_another_one() {
+    let dev = Dev::open();
+    let o = Options {
+        timeout: 0,
+        ..Options::default()
+    };
+    let mut second = Second::start(&[]);
+    let mem = Mem::plain(&dev, 4096, LOCAL);
+    let mut ends: Vec<End> = Vec::new();
+    for program in 1..4 {
+        if let Some(end) = ends.last() {
+            // Waits for a receive, which is not posted any more.
+            let mut sges = [mem.sge(0, 64)];
+            assert_eq!(
+                end.post(&mut wr(2, Op::IBV_WR_SEND, &mut sges, SIGNALED)),
+                0
+            );
+            assert!(end.poll().is_none());
+            second.replace();
+        }
+        let end = End::new(&dev, &o);
+        end.connect(second.qpn, &o);
+        second.ask(&format!("connect {}", end.qpn()));
+        second.ask("recv 1 0 100");
+        mem.fill(0, &pattern(program, 64));
+        let mut sges = [mem.sge(0, 64)];
+        assert_eq!(
+            end.post(&mut wr(1, Op::IBV_WR_SEND, &mut sges, SIGNALED)),
+            0
+        );
+        assert_eq!(
+            (end.next().status, second.ask("next").as_str()),
+            (OK, "0 1 64")
+        );
+        assert_eq!(second.ask(&format!("check 0 64 {program}")), "true");
+        for before in &ends {
+            let wc = before.next();
+            assert_eq!((wc.wr_id, wc.status), (2, Status::IBV_WC_RETRY_EXC_ERR));
+        }
+        ends.retain(|before| before.state() != State::IBV_QPS_ERR);
+        ends.push(end);
+    }
+}
+
 /// Work posted before the peer is ready waits for it; a peer that never gets ready is a timeout.
 #[test]
 fn a_late_peer_is_waited_for() {

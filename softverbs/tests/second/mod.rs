@@ -7,6 +7,7 @@ use ibverbs_sys::ibv_wr_opcode as Op;
 use softverbs::faults::{Action, Fault, Step, inject};
 use softverbs::memory::Kind;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::null_mut;
 
@@ -124,6 +125,12 @@ pub fn serve() {
                 }
             }
             "state" => print!("{} ", end.state().0),
+            // Becomes another program, which happens to be this one.
+            "replace" => {
+                let mut command = Command::new(std::env::current_exe().unwrap());
+                let failed = command.args(std::env::args_os().skip(1)).exec();
+                panic!("{failed}");
+            }
             "scribble" => print!("{} ", scribble(n(1), n(2) as u64)),
             other => panic!("{other}?"),
         }
@@ -231,6 +238,24 @@ pub struct Second {
     pub mem: Vec<(u64, u32)>,
 }
 
+/// What the second process says at its beginning: its queue pair and its memory.
+fn ready(stdout: &mut BufReader<ChildStdout>) -> (u32, Vec<(u64, u32)>) {
+    let ready = loop {
+        let mut line = String::new();
+        assert_ne!(
+            stdout.read_line(&mut line).unwrap(),
+            0,
+            "the second process ended early"
+        );
+        if let Some(rest) = line.strip_prefix("READY ") {
+            break rest.trim().to_owned();
+        }
+    };
+    let numbers: Vec<u64> = ready.split(' ').map(|n| n.parse().unwrap()).collect();
+    let mem = numbers[1..].chunks(2).map(|c| (c[0], c[1] as u32));
+    (numbers[0] as u32, mem.collect())
+}
+
 impl Second {
     pub fn start(env: &[(&str, &str)]) -> Second {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -251,29 +276,20 @@ impl Second {
             child.stdin.take().unwrap(),
             BufReader::new(child.stdout.take().unwrap()),
         );
-        let ready = loop {
-            let mut line = String::new();
-            assert_ne!(
-                stdout.read_line(&mut line).unwrap(),
-                0,
-                "the second process ended early"
-            );
-            if let Some(rest) = line.strip_prefix("READY ") {
-                break rest.trim().to_owned();
-            }
-        };
-        let numbers: Vec<u64> = ready.split(' ').map(|n| n.parse().unwrap()).collect();
-        let mem = numbers[1..]
-            .chunks(2)
-            .map(|c| (c[0], c[1] as u32))
-            .collect();
+        let (qpn, mem) = ready(&mut stdout);
         Second {
             child,
             stdin,
             stdout,
-            qpn: numbers[0] as u32,
+            qpn,
             mem,
         }
+    }
+
+    /// Lets the process run the same program from its beginning.
+    pub fn replace(&mut self) {
+        self.tell("replace");
+        (self.qpn, self.mem) = ready(&mut self.stdout);
     }
 
     pub fn tell(&mut self, command: &str) {
