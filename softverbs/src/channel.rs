@@ -3,13 +3,17 @@
 //! Whoever completes something for an armed completion queue writes a [`Record`] (queue and armed generation) to the pipe,
 //! at most once per generation. What arrives is written by peers and therefore a hint: a record that does not name an armed
 //! queue of this channel, or names a generation that was delivered before, is dropped.
+//!
+//! A pipe that nobody reads for long, because there is always something to poll, fills with old records; then there is no room for one that matters,
+//! and whoever wanted to write it says so again only with the next completion. So a reader looks now and then whether the pipe has been full, and
+//! if so writes what is due itself.
 
 use crate::cq::CqCore;
 use crate::layout::FdAdvert;
 use crate::os::pull::FileId;
 use crate::process::Process;
 use crate::sync::Mutex;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -82,12 +86,22 @@ impl Record {
     }
 }
 
+/// After so many records a reader looks whether the pipe has been full. Less than the least that a pipe holds, so that it looks before it has read all
+/// that was there when a record found no room.
+const LOOK_AFTER: u32 = 256;
+
+/// A pipe is full if no page of it is free, though there may be room in one that was begun, or is half read.
+const PAGE: usize = 4096;
+
 pub(crate) struct ChannelCore {
     process: &'static Process,
     pub index: u32,
     read: OwnedFd,
     pub write: Arc<OwnedFd>,
     cqs: Mutex<HashMap<u32, Weak<CqCore>>>,
+    /// Records read since the last look whether the pipe has been full; it has, and there is a record to be written.
+    unlooked: AtomicU32,
+    owing: AtomicBool,
     /// Completion queues of the channel: while there are any, destroying it is EBUSY.
     pub users: AtomicUsize,
 }
@@ -106,6 +120,8 @@ impl ChannelCore {
             read,
             write: Arc::new(write),
             cqs: Mutex::default(),
+            unlooked: AtomicU32::new(0),
+            owing: AtomicBool::new(false),
             users: AtomicUsize::new(0),
         }))
     }
@@ -140,14 +156,14 @@ impl ChannelCore {
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if n as usize == Record::LEN {
-                let record = Record::from_bytes(bytes);
-                let cq = self.cqs.lock().get(&record.cq).and_then(Weak::upgrade);
-                if let Some(cq) = cq
-                    && cq.deliver(record.generation)
-                {
-                    return Ok(cq);
-                }
+            let record = (n as usize == Record::LEN).then(|| Record::from_bytes(bytes));
+            let told = record.and_then(|record| {
+                let cq = self.cqs.lock().get(&record.cq).and_then(Weak::upgrade)?;
+                cq.deliver(record.generation).then_some(cq)
+            });
+            self.make_up();
+            if let Some(cq) = told {
+                return Ok(cq);
             }
             // Old news, or half a record from a peer that wrote rubbish. While the pipe was full a record that mattered may
             // not have been written: look.
@@ -155,6 +171,38 @@ impl ChannelCore {
                 return Ok(cq);
             }
         }
+    }
+
+    /// Writes the records for which there was no room, if there may be such: of all queues that are armed and have something.
+    fn make_up(&self) {
+        if self.unlooked.fetch_add(1, Ordering::Relaxed) >= LOOK_AFTER {
+            self.unlooked.store(0, Ordering::Relaxed);
+            if self.has_been_full() {
+                self.owing.store(true, Ordering::Relaxed);
+            }
+        }
+        if self.owing.load(Ordering::Relaxed) {
+            let cqs: Vec<_> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
+            let mut due = cqs.iter().filter_map(|cq| cq.due());
+            // If not, once more has been read.
+            if due.all(|record| record.send(&self.write)) {
+                self.owing.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether the pipe may have been full since the look before this.
+    fn has_been_full(&self) -> bool {
+        let (fd, mut left) = (self.read.as_raw_fd(), 0i32);
+        // SAFETY: asks about a descriptor we own; the answer goes to a live integer.
+        let (rc, size) = unsafe {
+            (
+                libc::ioctl(fd, libc::FIONREAD, &raw mut left),
+                libc::fcntl(fd, libc::F_GETPIPE_SZ),
+            )
+        };
+        let read = (LOOK_AFTER as usize + 1) * Record::LEN;
+        rc < 0 || size < 0 || left as usize + read + PAGE >= size as usize
     }
 
     /// A completion queue that is armed and has something, whatever the records say; its event is delivered now.

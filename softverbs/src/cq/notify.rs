@@ -77,6 +77,16 @@ impl CqCore {
         }
     }
 
+    /// The record that is due if the queue is armed and has something.
+    pub fn due(&self) -> Option<Record> {
+        let advert = self.process.segment.cq(self.index as usize);
+        let armed = advert.armed.load(Ordering::Relaxed);
+        (armed & 3 != ARM_NONE && self.has_something()).then_some(Record {
+            cq: self.index,
+            generation: (armed >> 2) as u32,
+        })
+    }
+
     /// Delivers the current generation if it is armed.
     pub fn deliver_armed(&self) -> bool {
         let armed = self
