@@ -29,9 +29,17 @@ impl Job<'_> {
             _ => Update::FetchAdd(a),
         };
         let mut old = match target {
-            Target::Mapped(word) if self.is_processors() && word.addr().is_multiple_of(8) => {
+            // A mapped target of another process was found in an arena, and is writable.
+            Target::Mapped(word)
+                if (!self.peer.own || self.is_processors()) && word.addr().is_multiple_of(8) =>
+            {
                 // SAFETY: eight mapped, aligned bytes, checked under the hazard; atomics only.
                 update.execute(unsafe { &*word.cast::<AtomicU64>() })
+            }
+            // Others have it mapped and use the processor's, so the lock would keep none of them out. That it is not mapped here passes: there was no
+            // descriptor, or no room.
+            Target::Process(there) if there.is_multiple_of(8) && self.is_processors() => {
+                return Err(Stop::Wait);
             }
             target => {
                 let page = self.peer.lock_page().map_err(|_| Stop::Wait)?;
@@ -54,8 +62,7 @@ impl Job<'_> {
     /// Whether the memory lies in an arena that all peers map writable: then its atomics are the processor's.
     fn is_processors(&self) -> bool {
         let arena = self.region(self.work.rkey).arena.load(Ordering::Relaxed);
-        // A mapped target of another process was found in an arena, and is writable.
-        !self.peer.own || arena != 0 && self.peer.maps_writable(arena - 1)
+        arena != 0 && self.peer.maps_writable(arena - 1)
     }
 }
 
