@@ -186,7 +186,7 @@ impl Waiter {
             self.learns = self.neighbours.wants_to_know();
             return Next::Look(now);
         }
-        if waited >= self.policy.spin + self.policy.relax {
+        if waited >= self.policy.spin.saturating_add(self.policy.relax) {
             // Whatever ends a sleep says nothing.
             self.learns = false;
             return Next::Sleep(now);
@@ -321,6 +321,18 @@ mod tests {
         assert_eq!(waiter.idle(), Next::Poll);
         let mut waiter = Waiter::new(Waiting::SLEEP);
         assert!(matches!(waiter.idle(), Next::Sleep(_)));
+    }
+
+    /// Times that are as long as there can be are for ever.
+    #[test]
+    fn who_is_never_to_sleep_does_not() {
+        let mut waiter = Waiter::new(Waiting {
+            spin: Duration::from_nanos(1),
+            relax: Duration::MAX,
+        });
+        for _ in 0..1000 {
+            assert!(!matches!(waiter.idle(), Next::Sleep(_)));
+        }
     }
 
     /// Polls of a queue that many share are slow; who makes them sleeps as soon as others do.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use rpc::{Client, ConnectError, ServeError, Server};
+use rpc::{Client, ConnectError, ServeError, Server, Waiting};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
@@ -274,5 +274,37 @@ fn connecting_says_what_is_wrong() {
             })
             .unwrap_err();
         assert!(matches!(error, ServeError::CoreEnded(1)), "{error}");
+    });
+}
+
+/// Who means that there is no limit says so by the largest number there is.
+#[test]
+fn limits_as_large_as_can_be_are_none() {
+    bounded(|| {
+        let server = serve(
+            server()
+                .handshake_timeout(Duration::MAX)
+                .max_connections(usize::MAX)
+                .max_handshakes(usize::MAX)
+                .max_connections_per_peer(usize::MAX)
+                .max_requests_per_peer(u64::MAX)
+                .max_bytes_per_peer(u64::MAX)
+                .waiting(Waiting {
+                    spin: Duration::from_micros(1),
+                    relax: Duration::MAX,
+                }),
+        );
+        let mut client = builder()
+            .waiting(Waiting {
+                spin: Duration::MAX,
+                relax: Duration::MAX,
+            })
+            .connect(server.local_addr())
+            .expect("connected");
+        for _ in 0..100 {
+            assert_eq!(client.call(ECHO, "x", patient()).unwrap().bytes(), b"x");
+        }
+        let slow = client.call(SLOW, 20u64.to_le_bytes(), patient()).unwrap();
+        assert_eq!(slow.bytes(), b"done");
     });
 }

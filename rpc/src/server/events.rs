@@ -46,7 +46,7 @@ impl Events {
         let limits = &settings.limits;
         let slots = limits.slots.min(limits.window - CONTROL_RESERVE);
         let each = send_depth(slots) + limits.window;
-        let wanted = u64::from(each) * settings.max_connections as u64;
+        let wanted = u64::from(each).saturating_mul(settings.max_connections as u64);
         let most = u64::from(context.query_device().max_cqe);
         let depth = wanted.clamp(1, most.max(1)) as u32;
         let cq = context

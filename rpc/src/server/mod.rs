@@ -286,9 +286,9 @@ impl Server {
         self
     }
 
-    /// How long a client may take to say hello (default 2 s).
+    /// How long a client may take to say hello (default 2 s, at most a day).
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.handshake_timeout = timeout;
+        self.settings.handshake_timeout = timeout.min(Duration::from_secs(86_400));
         self
     }
 
