@@ -38,7 +38,7 @@ use inbox::Inbox;
 use mempool::Buf;
 use reading::Reading;
 use tell::Teller;
-use verbs::{Completion, QueueId, RemoteRegion, SendQueue, WcStatus};
+use verbs::{Completion, PostError, QueueId, RemoteRegion, SendQueue, WcStatus};
 
 /// Most READs that one connection has outstanding.
 const READS_MAX: u32 = 16;
@@ -162,7 +162,7 @@ impl Link {
     /// Posts a message: `header` goes to the front of `buf`, which holds the pieces and copied
     /// bytes behind it; `body` is gathered behind that, and comes back to `owner`.
     ///
-    /// Call it only after [`may_post`](Self::may_post) said yes.
+    /// Call it only after [`may_post`](Self::may_post) said yes. What was not posted gives `body` back.
     pub fn post(
         &mut self,
         class: Class,
@@ -170,7 +170,7 @@ impl Link {
         mut buf: Buf,
         body: Body,
         owner: Option<SlotId>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), NotPosted> {
         let sent = self.credits.send(class, buf.len() + body.len());
         header.credit = sent.counter;
         debug_assert!(
@@ -319,22 +319,23 @@ impl Link {
         signal: bool,
         ring: RemoteRegion,
         offset: u64,
-    ) -> Result<(), Lost> {
-        let place = ring
-            .slice(offset..offset + message.len() as u64)
-            .map_err(|e| post_failed(&e))?;
+    ) -> Result<(), NotPosted> {
+        let place = match ring.slice(offset..offset + message.len() as u64) {
+            Ok(place) => place,
+            Err(error) => return Err(NotPosted::before(post_failed(&error), message.body)),
+        };
         // The receiver knows from the order where it lies, and from the completion how long it is.
         let wr = self.tx.write(Posted::Message(message), place).imm(0);
         let wr = if signal { wr.signaled() } else { wr };
-        wr.post().map_err(|e| post_failed(&e))?;
+        wr.post().map_err(NotPosted::refused)?;
         self.count_unsignaled(signal);
         Ok(())
     }
 
-    fn post_send(&mut self, message: Box<Message>, signal: bool) -> Result<(), Lost> {
+    fn post_send(&mut self, message: Box<Message>, signal: bool) -> Result<(), NotPosted> {
         let wr = self.tx.send(Posted::Message(message));
         let wr = if signal { wr.signaled() } else { wr };
-        wr.post().map_err(|e| post_failed(&e))?;
+        wr.post().map_err(NotPosted::refused)?;
         self.count_unsignaled(signal);
         Ok(())
     }
@@ -586,6 +587,34 @@ fn post_failed(error: &dyn std::fmt::Display) -> Lost {
     Lost::Post {
         what: "a message",
         error: error.to_string(),
+    }
+}
+
+/// A message that was not posted: it never left. It is the end of the connection.
+pub(crate) struct NotPosted {
+    pub lost: Lost,
+    /// What was to leave behind its header.
+    pub body: Body,
+}
+
+impl NotPosted {
+    /// Before the device was asked.
+    #[cold]
+    pub fn before(lost: Lost, body: Body) -> NotPosted {
+        NotPosted { lost, body }
+    }
+
+    /// By the device.
+    #[cold]
+    fn refused(error: PostError<Posted>) -> NotPosted {
+        let lost = post_failed(&error);
+        NotPosted::before(lost, error.into_inner().into_body())
+    }
+}
+
+impl From<NotPosted> for Lost {
+    fn from(failed: NotPosted) -> Lost {
+        failed.lost
     }
 }
 

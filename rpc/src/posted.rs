@@ -282,6 +282,16 @@ pub(crate) enum Posted {
     Count(Box<Word>),
 }
 
+impl Posted {
+    /// What was behind the header, of a message that was gathered.
+    pub fn into_body(self) -> Body {
+        match self {
+            Posted::Message(message) => message.body,
+            _ => Body::Empty,
+        }
+    }
+}
+
 /// Eight bytes to be written to the peer, or read from it.
 #[derive(Debug)]
 pub(crate) struct Word(Buf);

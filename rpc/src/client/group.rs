@@ -303,7 +303,10 @@ impl ClientGroup {
                 Some(key) => self.for_key(key),
                 None => self.pick(),
             };
+            // While there are others, it does not wait for a connection of its own.
+            let waits = !self.has_others(member);
             let client = &mut self.members[member];
+            let redial = client.redial.take_if(|_| !waits);
             let bytes = match &source {
                 Source::Bytes(bytes) => Some(*bytes),
                 Source::Segments(_) => None,
@@ -312,6 +315,9 @@ impl ClientGroup {
                 None => client.submit(method, source, deadline),
                 Some(buf) => client.submit_into(method, source, buf, deadline),
             };
+            if redial.is_some() {
+                client.redial = redial;
+            }
             let failed = match started {
                 Ok(pending) => return Ok(GroupPending { member, pending }),
                 Err(CallError::NotSent(failed)) => failed,
@@ -333,6 +339,13 @@ impl ClientGroup {
             };
         }
         unreachable!("a group has a connection at least, and the last try returns")
+    }
+
+    /// Whether a connection that would be made again has others beside it.
+    fn has_others(&self, member: usize) -> bool {
+        let mut all = self.members.iter().enumerate();
+        let redials = self.members[member].redial.is_some();
+        redials && all.any(|(at, client)| at != member && client.is_open())
     }
 
     /// The next connection; one that has ended only if all have.

@@ -514,6 +514,7 @@ impl Client {
             header.inline_len = len as u32;
             header.body_len = len as u64;
         }
-        link.post(class, header, buf, Body::Empty, None)
+        link.post(class, header, buf, Body::Empty, None)?;
+        Ok(())
     }
 }

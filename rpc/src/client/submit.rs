@@ -7,6 +7,7 @@ use crate::credit::Class;
 use crate::deadline::Deadline;
 use crate::destination::Room;
 use crate::error::{Buffers, CallError, Lost, NotSentReason};
+use crate::link::NotPosted;
 use crate::names::Method;
 use crate::outgoing::{NotReady, Outgoing, Ready, Workshop};
 use crate::payload::Payload;
@@ -114,13 +115,15 @@ impl Client {
         ready.describe(&mut header);
         // What was copied is the header's own: nobody waits for it to come back.
         let owner = (!ready.body.is_empty()).then_some(slot);
-        let posted = link
-            .cover(self.slots.in_use())
-            .and_then(|()| link.post(Class::Request, header, ready.header, ready.body, owner));
-        if let Err(lost) = posted {
+        let posted = match link.cover(self.slots.in_use()) {
+            Ok(()) => link.post(Class::Request, header, ready.header, ready.body, owner),
+            Err(lost) => Err(NotPosted::before(lost, ready.body)),
+        };
+        if let Err(NotPosted { lost, body }) = posted {
             let _ = self.slots.cancel(slot);
             self.fail(lost);
-            return Err(Box::new((self.closed(), None)));
+            let segments = ready.held.restore(body);
+            return Err(Box::new((self.closed(), Some(segments))));
         }
         if units != 0
             && let Some(fetcher) = &mut self.fetcher

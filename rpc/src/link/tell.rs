@@ -1,6 +1,6 @@
 //! Writing into a ring that is polled: frames, the count, and wakes.
 
-use super::{Link, post_failed};
+use super::{Link, NotPosted, post_failed};
 use crate::bell::{CELL_LEN, FIRST_SLEEP, FLAG_AT, Ringer};
 use crate::error::Lost;
 use crate::posted::{Message, Posted};
@@ -196,16 +196,19 @@ impl Link {
         mut message: Box<Message>,
         signal: bool,
         offset: u64,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), NotPosted> {
         let Some(teller) = &mut self.teller else {
             debug_assert!(false, "no ring that is polled");
             return Ok(());
         };
-        teller.frame(&mut message)?;
-        let place = teller.place(offset, message.len())?;
+        let framed = teller.frame(&mut message);
+        let place = match framed.and_then(|()| teller.place(offset, message.len())) {
+            Ok(place) => place,
+            Err(lost) => return Err(NotPosted::before(lost, message.body)),
+        };
         let wr = self.tx.write(Posted::Message(message), place);
         let wr = if signal { wr.signaled() } else { wr };
-        wr.post().map_err(|e| post_failed(&e))?;
+        wr.post().map_err(NotPosted::refused)?;
         self.unsignaled = if signal { 0 } else { self.unsignaled + 1 };
         self.wake();
         Ok(())

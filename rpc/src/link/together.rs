@@ -177,7 +177,11 @@ impl Link {
         batch.post().map_err(|error| Several {
             lost: post_failed(&error),
             posted: error.posted(),
-            bodies: error.into_inner().into_iter().map(body_of).collect(),
+            bodies: error
+                .into_inner()
+                .into_iter()
+                .map(Posted::into_body)
+                .collect(),
         })?;
         // All of them were counted before the first was posted.
         self.wake();
@@ -192,12 +196,5 @@ fn nothing(lost: Lost) -> Several {
         lost,
         posted: 0,
         bodies: Vec::new(),
-    }
-}
-
-fn body_of(posted: Posted) -> Body {
-    match posted {
-        Posted::Message(message) => message.body,
-        _ => Body::Empty,
     }
 }
