@@ -6,7 +6,7 @@
 use super::pending::{Dropped, Forgotten};
 use super::{Client, Pending, Reply};
 use crate::deadline::Deadline;
-use crate::error::{CallError, Lost};
+use crate::error::{Buffers, CallError, Lost, NotSentReason};
 use crate::names::Method;
 use crate::payload::Payload;
 use crate::wire::SlotId;
@@ -24,6 +24,8 @@ pub struct Parts {
     /// The connection that it comes by.
     epoch: u64,
     deadline: Deadline,
+    /// Whether there has been a part.
+    begun: bool,
     next: Next,
     dropped: Dropped,
 }
@@ -65,6 +67,7 @@ impl Client {
             stream,
             epoch: self.epoch(),
             deadline,
+            begun: false,
             next: Next::Coming(self.coming(key, stream)),
             dropped: Rc::clone(&self.dropped),
         })
@@ -113,7 +116,7 @@ impl Client {
     fn ask(&mut self, stream: SlotId, deadline: Deadline) -> Next {
         match self.start(Method::NEXT_PART, name(stream), deadline) {
             Ok(key) => Next::Coming(self.coming(key, stream)),
-            Err(error) => Next::Failed(error),
+            Err(error) => Next::Failed(cut_off(error)),
         }
     }
 
@@ -153,6 +156,28 @@ impl Client {
     }
 }
 
+/// What became of a reply of which there have been parts: that it was not asked for the next one is no reason to ask for all of it again as if nothing had been
+/// executed.
+#[cold]
+fn cut_off(error: CallError) -> CallError {
+    let CallError::NotSent(failed) = error else {
+        return error;
+    };
+    match failed.into_room().0 {
+        NotSentReason::Deadline => CallError::Expired,
+        NotSentReason::Memory(source) => CallError::NoMemory {
+            len: 0,
+            source: Box::new(source),
+            buffers: Buffers::default(),
+        },
+        NotSentReason::Closed(cause) => CallError::MaybeExecuted { cause },
+        // The connection has ended because its server has.
+        _ => CallError::MaybeExecuted {
+            cause: Arc::new(Lost::Drained),
+        },
+    }
+}
+
 /// As it travels.
 fn name(stream: SlotId) -> [u8; 8] {
     let name = u64::from(stream.index) | u64::from(stream.generation) << 32;
@@ -165,7 +190,8 @@ impl Parts {
     /// When it returns, the part after it has been asked for, so that comes in while this one is being used.
     ///
     /// # Errors
-    /// As [`Client::call`], and [`CallError::WrongClient`]: there are no more parts then.
+    /// As [`Client::call`], and [`CallError::WrongClient`]: there are no more parts then. Behind the first part none of them is
+    /// [`CallError::NotSent`], since the request has been executed.
     pub fn next(&mut self, client: &mut Client) -> Result<Option<Reply>, CallError> {
         let reply = match std::mem::replace(&mut self.next, Next::None) {
             Next::Coming(pending) => match pending.wait(client) {
@@ -175,12 +201,16 @@ impl Parts {
                     if !matches!(error, CallError::Remote { .. }) {
                         self.leave();
                     }
-                    return Err(error);
+                    return Err(match self.begun {
+                        true => cut_off(error),
+                        false => error,
+                    });
                 }
             },
             Next::Failed(error) => return Err(error),
             Next::None => return Ok(None),
         };
+        self.begun = true;
         if reply.has_more() && self.epoch != client.epoch() {
             // The rest was with the connection that it came by.
             let cause = Arc::new(Lost::Gone(None));
