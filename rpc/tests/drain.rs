@@ -236,6 +236,39 @@ fn the_deadline_holds() {
     });
 }
 
+/// Bodies that come in when the time is over are for nobody: of the handlers that would take their time with them, one at most may have been about to run.
+#[test]
+fn the_deadline_holds_although_there_is_always_something_to_do() {
+    over_all_paths(|| {
+        let (server, gate) = deferring();
+        let mut client = client(&server);
+        let mut calls = vec![client.submit(GATE, (), patient()).unwrap()];
+        gate.entered.recv().unwrap();
+        // They are taken together with the request behind them: when it is told to drain, all of them are there, but for their bodies.
+        for n in 0..12 {
+            let bytes = pattern(20_000, n);
+            calls.push(client.submit(ECHO, bytes, patient()).unwrap());
+        }
+        calls.push(client.submit(GATE, (), patient()).unwrap());
+        gate.open.send(()).unwrap();
+        gate.entered.recv().unwrap();
+        server.drain(Deadline::after(Duration::ZERO));
+        gate.open.send(()).unwrap();
+        while server.stats().connections > 0 {
+            thread::yield_now();
+        }
+        let beside = server.stats().calls - 2;
+        assert!(beside <= 3, "{beside} of 12");
+        server.join();
+        for call in calls {
+            match call.wait(&mut client) {
+                Ok(_) | Err(CallError::MaybeExecuted { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
 #[test]
 fn a_drain_can_be_cut_short() {
     bounded(|| {

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// How long to sleep at most while a message waits for room or memory.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Rounds with something to do, after which the clock is looked at.
+/// Rounds with something to do, after which the control connections are looked at.
 const BUSY_ROUNDS: u32 = 64;
 
 /// How far a connection has come.
@@ -77,12 +77,13 @@ where
             if passed > 0 {
                 waiter.found();
                 busy += 1;
+                // Each time: there can be a handler in each, for what has come in.
+                let now = Moment::now();
+                if until.is_past_at(now) {
+                    return;
+                }
                 if busy.is_multiple_of(BUSY_ROUNDS) {
                     self.settle();
-                    let now = Moment::now();
-                    if until.is_past_at(now) {
-                        return;
-                    }
                     self.look(now);
                 }
                 continue;
