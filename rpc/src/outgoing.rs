@@ -59,6 +59,17 @@ impl Outgoing {
         }
     }
 
+    /// The same for a connection with this inline limit, which may not be the one that it was taken in for.
+    pub fn under(self, inline_limit: u32) -> Outgoing {
+        match self {
+            Outgoing::Copied(mut buf) if buf.len() - HEADER_LEN > inline_limit as usize => {
+                buf.advance(HEADER_LEN);
+                Outgoing::Segments(Body::One(buf.into()))
+            }
+            fits => fits,
+        }
+    }
+
     /// Length of the payload in bytes.
     pub fn len(&self) -> u64 {
         match self {

@@ -5,8 +5,8 @@ mod common;
 use common::alone::cpu_of_thread;
 use common::*;
 use rpc::{
-    CallError, Client, ConnectError, Deadline, Method, NotSentReason, Reconnect, Request,
-    Responder, Server, ServerHandle,
+    CallError, Client, ConnectError, Deadline, Method, NotSentReason, Reconnect, ReplyPath,
+    Request, Responder, Server, ServerHandle,
 };
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -357,5 +357,90 @@ fn a_part_in_hand_holds_up_no_new_connection() {
             client.poll();
         }
         second.join();
+    });
+}
+
+/// What has been counted stays so, also what the connection that has ended had learnt.
+#[test]
+fn a_new_connection_counts_on() {
+    bounded(|| {
+        let seen = Arc::default();
+        let (server, _holds) = serve_at(any(), &seen);
+        let address = server.local_addr();
+        let connect = builder().reply(ReplyPath::Hybrid).fetch_tries(0);
+        let mut client = connect.reconnect(quick()).connect(address).unwrap();
+        // Slower every time, until replies are pushed.
+        let mut ms = 1u64;
+        while client.stats().switches == 0 {
+            client.call(SLOW, ms.to_le_bytes(), patient()).unwrap();
+            ms += 3;
+            assert!(ms < 200, "{}", client.stats());
+        }
+        let before = client.stats();
+        server.shutdown();
+        server.join();
+        let (server, _holds) = serve_at(address, &seen);
+        client.call_idempotent(ECHO, "x", patient()).unwrap();
+        let stats = client.stats();
+        assert_eq!((stats.reconnects, stats.switches), (1, before.switches));
+        assert!(stats.fetched > before.fetched && stats.fetch_first > 0);
+        drop(server);
+    });
+}
+
+/// The connection ends while a request waits for a slot: it has not been sent, and goes by the new one, whatever has been agreed upon there.
+#[test]
+fn what_waits_for_a_slot_waits_for_a_new_connection_as_well() {
+    const HELD: Method = Method(101);
+    let holding = |address: SocketAddr, inline: u32| {
+        let server = loop {
+            match Server::bind(address) {
+                Ok(server) => break server,
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let (_, pd, pool) = memory();
+        let server = server.pool(pd, pool).inline_limit(inline).window(16);
+        let server = server.serve(|core| {
+            let mut held = Vec::new();
+            let mut other = handler(core.pool().clone());
+            move |request: Request<'_>, responder: Responder| match request.method() {
+                HELD => held.push(responder),
+                _ => other(request, responder),
+            }
+        });
+        server.unwrap()
+    };
+    over_all_paths(move || {
+        for len in [5, 3000, 200_000] {
+            let server = holding(any(), 4096);
+            let address = server.local_addr();
+            let mut client = builder().reconnect(quick()).connect(address).unwrap();
+            let slots = client.slots();
+            let held: Vec<_> = (0..slots)
+                .map(|_| client.submit(HELD, (), patient()).unwrap())
+                .collect();
+            let restart = thread::spawn(move || {
+                while server.stats().calls < u64::from(slots) {
+                    thread::yield_now();
+                }
+                server.shutdown();
+                server.join();
+                holding(address, 512)
+            });
+            let bytes = pattern(len, 4);
+            let room = client.pool().alloc(len).unwrap();
+            let (reply, room) = client.call_into(ECHO, &bytes[..], room, patient()).unwrap();
+            assert_eq!((reply.len(), client.inline_limit()), (len, 512));
+            assert!(room[..] == bytes);
+            for call in held {
+                match call.wait(&mut client) {
+                    Err(CallError::MaybeExecuted { .. }) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(client.stats().reconnects, 1);
+            drop(restart.join().unwrap());
+        }
     });
 }

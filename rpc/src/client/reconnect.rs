@@ -159,6 +159,9 @@ fn may_pass(error: &ConnectError) -> bool {
         | ConnectError::Closed
         | ConnectError::Control(_) => true,
         ConnectError::Refused { code, .. } => *code != RefusalCode::Terms,
+        // As `Closed`: it spoke TLS before, and went away amid the handshake.
+        #[cfg(feature = "tls")]
+        ConnectError::Tls(error) => *error == crate::tls::TlsError::Closed,
         _ => false,
     }
 }
@@ -255,6 +258,7 @@ impl Client {
         std::mem::swap(&mut self.control, control);
         if let (Some(now), Some(before)) = (&mut self.fetcher, fetcher) {
             now.counts.add(&before.counts);
+            now.policy.count_on(&before.policy);
         }
         self.recorder.inline_limit = recorder.inline_limit;
         self.recorder.reconnects += 1;

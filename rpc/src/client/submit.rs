@@ -87,10 +87,17 @@ impl Client {
             let segments = segments.then(|| payload.into_segments());
             return Err(Box::new((reason, segments)));
         }
-        let outgoing = self.take_in(payload)?;
+        let mut outgoing = self.take_in(payload)?;
         let len = outgoing.len();
-        if let Err(reason) = self.admit(deadline, goes_on) {
-            return Err(unsent(reason, outgoing));
+        while let Err(reason) = self.admit(deadline, goes_on) {
+            if goes_on || !self.wants_redial() || deadline.is_past() {
+                return Err(unsent(reason, outgoing));
+            }
+            // It ended while this one waited for others, which were sent.
+            if let Err(reason) = self.reconnect(deadline) {
+                return Err(unsent(reason, outgoing));
+            }
+            outgoing = self.fit(outgoing.under(self.recorder.inline_limit))?;
         }
         let now = Moment::now();
         if deadline.is_past_at(now) {
@@ -153,6 +160,11 @@ impl Client {
         let copies = &mut self.recorder.copies;
         let outgoing = Outgoing::take(payload, &self.pool, inline_limit, copies)
             .map_err(|error| Box::new((error.into(), None)))?;
+        self.fit(outgoing)
+    }
+
+    /// Takes what is not longer than agreed upon.
+    fn fit(&self, outgoing: Outgoing) -> Result<Outgoing, Unsent> {
         let len = outgoing.len();
         match self.link.as_ref().map(|link| link.terms().max_message) {
             Some(most) if len > most => {

@@ -9,7 +9,8 @@ mod wire;
 use certificates::Root;
 use common::*;
 use rpc::{
-    CallError, ClientTls, ConnectError, Lost, ServeError, Server, ServerHandle, ServerTls, TlsError,
+    CallError, ClientTls, ConnectError, Lost, Reconnect, ServeError, Server, ServerHandle,
+    ServerTls, TlsError,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -105,6 +106,50 @@ fn a_goodbye_and_a_death_are_noticed() {
             said.lost()
         );
     });
+}
+
+/// Whoever takes the connection hangs up, as a server does that ends just then: that is no reason to give the new one up.
+#[test]
+fn who_connects_again_outlives_a_handshake_that_is_cut_off() {
+    bounded(|| {
+        let root = Root::new();
+        let (ours, theirs) = (root.client(YEAR, &root), root.server(ADDR, YEAR, &root));
+        let server = secured(theirs.clone());
+        let address = server.local_addr();
+        let mut client = builder()
+            .tls(ours)
+            .reconnect(Reconnect::new())
+            .connect(address)
+            .expect("connected");
+        server.shutdown();
+        server.join();
+        let between = again(|| TcpListener::bind(address));
+        let next = thread::spawn(move || {
+            // One that hears the beginning of the handshake, and one that does not.
+            let (mut heard, _) = between.accept().expect("the client");
+            heard.read_exact(&mut [0; 16]).expect("a hello of TLS");
+            drop(heard);
+            drop(between.accept().expect("the client, again"));
+            drop(between);
+            let (_, pd, pool) = memory();
+            let server = again(|| Server::bind(address));
+            serve(server.handshake_timeout(hang()).pool(pd, pool).tls(theirs))
+        });
+        let reply = client.call_idempotent(ECHO, "later", patient());
+        let reply = reply.expect("a reply");
+        assert_eq!(reply.bytes(), b"later");
+        drop(next.join().expect("the next server"));
+    });
+}
+
+/// What succeeds once the address is free again.
+fn again<T, E>(mut bind: impl FnMut() -> Result<T, E>) -> T {
+    loop {
+        match bind() {
+            Ok(bound) => return bound,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 #[test]

@@ -90,6 +90,11 @@ impl Policy {
         self.switches
     }
 
+    /// Counts those of an earlier connection as well, of which nothing else is of use.
+    pub fn count_on(&mut self, before: &Policy) {
+        self.switches += before.switches;
+    }
+
     /// READs that may fail for one reply.
     pub fn tries(&self) -> u32 {
         self.tries
