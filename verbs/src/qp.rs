@@ -225,15 +225,33 @@ impl QpCore {
         self.modify(qp, &mut attr, mask::IBV_QP_STATE)
     }
 
-    /// The device lets go of all work at once, and of its memory; nothing completes. For when completions cannot be had.
+    /// The device lets go of all work at once, and of its memory; nothing completes. For when completions cannot be had. A queue pair that was
+    /// reset stays so: who waits for its work does not wait any more.
     pub(crate) fn reset(&self, qp: *mut ibv_qp) -> io::Result<()> {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RESET,
             ..Default::default()
         };
+        // Not between the look and the deed of who makes it go on.
+        let _state = self.state.lock();
         self.modify(qp, &mut attr, mask::IBV_QP_STATE)?;
         self.sends.store(Self::RESET, Ordering::Release);
         Ok(())
+    }
+
+    /// Modifies a queue pair that was not [reset](Self::reset), in a way that would let it go on. Not left to the device, of which some believe
+    /// what they are told of the state that it is in (Soft-RoCE).
+    pub(crate) fn go_on(
+        &self,
+        qp: *mut ibv_qp,
+        attr: &mut ibv_qp_attr,
+        what: mask,
+    ) -> io::Result<()> {
+        let _state = self.state.lock();
+        match self.was_reset() {
+            true => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            false => self.modify(qp, attr, what),
+        }
     }
 
     /// Destroys the queue pair, after which the device touches no memory for it. Success when it is destroyed already.

@@ -23,7 +23,7 @@ impl<T: Send + 'static, K: Unreliable> SendQueue<T, K> {
         };
         let what = mask(mask::IBV_QP_STATE.0 | mask::IBV_QP_CUR_STATE.0);
         let core = self.half.core();
-        core.modify(self.half.qp, &mut attr, what).map_err(|e| {
+        core.go_on(self.half.qp, &mut attr, what).map_err(|e| {
             let hint = "SQE to RTS: only a send queue that a failed send has stopped is recovered";
             Error::hinted("ibv_modify_qp", e, hint)
         })

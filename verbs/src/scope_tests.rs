@@ -124,6 +124,28 @@ fn what_was_reset_while_it_was_connected_stays_reset() {
     assert_eq!(core.sends(), crate::qp::Sends::Nothing);
 }
 
+/// Devices may believe that the queue pair is in the state that the caller names (Soft-RoCE does): then it would receive again, into memory that nobody
+/// waits for.
+#[test]
+fn what_was_reset_is_not_recovered() {
+    let (pd, mut cq, _tx, _rx) = connected();
+    let ready = pd.uc(&cq).send_depth(8).recv_depth(8).build().unwrap();
+    let own = ready.endpoint();
+    let (mut tx, mut rx) = ready.connect::<Buf, Buf>(&own).unwrap();
+    let mut lent = pd.register(vec![0; 4]).unwrap();
+    let e = rx.scope(&mut cq, |s| {
+        s.post(lent.part_mut(..).unwrap()).unwrap();
+        assert!(tx.reset());
+    });
+    assert!(matches!(e, Err(ScopeError::Broken)));
+    assert_eq!(LAST.get(), ibv_qp_state::IBV_QPS_RESET.0);
+    let e = tx.recover().unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EINVAL));
+    // It was not even asked.
+    assert_eq!(LAST.get(), ibv_qp_state::IBV_QPS_RESET.0);
+    lent.copy_from_slice(b"mine");
+}
+
 #[test]
 fn where_the_error_state_is_refused_reset_is_not() {
     let (pd, mut cq, mut tx, _rx) = connected();
