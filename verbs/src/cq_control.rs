@@ -11,7 +11,8 @@ impl Cq {
     /// Gives it room for at least `depth` entries; what is in it stays. [`depth`](Self::depth) says afterwards how many there are.
     ///
     /// # Errors
-    /// [`Error::CqTooSmall`] when its queues could have more completions outstanding, [`Error::Unsupported`] when the device cannot, and
+    /// [`Error::CqTooSmall`] when its queues could have more completions outstanding, [`Error::Unsupported`] when the device cannot,
+    /// [`Error::CqBroken`] when another thread has forgotten a [cursor](Self::start_poll), and
     /// else what the device says, `EINVAL` for fewer than are in it. Nothing has changed then.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, depth: u32) -> Result<(), Error> {
@@ -19,6 +20,14 @@ impl Cq {
         let context = shared.context();
         let max = context.query_device().max_cqe.min(i32::MAX as u32);
         Error::in_range("depth of a completion queue", depth.into(), 1, max.into())?;
+        if let Some((extended, raw)) = self.extended() {
+            // Devices may hold a lock from start to end that they take here, too.
+            // SAFETY: the queue is alive; a cursor would borrow this handle, so none is left.
+            if !unsafe { extended.end_forgotten(raw) } {
+                let code = -libc::EDEADLK;
+                return Err(Error::CqBroken { code });
+            }
+        }
         let resize = context.api().ibv_resize_cq;
         shared.resize(depth, |cq| {
             // SAFETY: the queue is alive, and not polled meanwhile: that needs this handle.
@@ -68,12 +77,16 @@ impl Cq {
 
 #[cfg(all(test, feature = "soft"))]
 mod tests {
+    use std::cell::Cell;
     use std::ffi::c_int;
     use std::sync::OnceLock;
 
-    use ibverbs_sys::{Api, ibv_cq};
+    use ibverbs_sys::{Api, ibv_cq, ibv_cq_ex};
 
     use super::*;
+    use crate::{Private, RecvQueue, SendQueue, WcFields};
+
+    type Buf = Private<Vec<u8>>;
 
     unsafe extern "C" fn resize(_: *mut ibv_cq, _: c_int) -> c_int {
         libc::ENOSYS
@@ -103,6 +116,86 @@ mod tests {
                 assert!(e.to_string().contains(part), "{e}");
             }
         }
+        assert_eq!(cq.depth(), depth);
+    }
+
+    type End = unsafe extern "C" fn(*mut ibv_cq_ex);
+
+    thread_local! {
+        static END: Cell<Option<End>> = const { Cell::new(None) };
+        static ENDED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// As a device that takes the lock which an open poll has: that would never return.
+    unsafe extern "C" fn resize_locked(cq: *mut ibv_cq, depth: c_int) -> c_int {
+        if !ENDED.get() {
+            return libc::EDEADLK;
+        }
+        // SAFETY: passed on.
+        unsafe { (softverbs::api().ibv_resize_cq)(cq, depth) }
+    }
+
+    unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
+        ENDED.set(true);
+        // SAFETY: passed on, to the function that was there.
+        unsafe { END.get().unwrap()(cq) };
+    }
+
+    /// A queue with a completion, and what keeps that there.
+    fn with_one(api: &'static Api) -> (Cq, SendQueue<Buf>, RecvQueue<Buf>) {
+        let pd = crate::list::of(api)[0].open().unwrap().alloc_pd().unwrap();
+        let builder = pd.context().cq(64).extended(WcFields::empty());
+        let cq = builder.build().unwrap();
+        let ready = pd.rc(&cq).send_depth(8).recv_depth(8).build().unwrap();
+        let own = ready.endpoint();
+        let (mut tx, mut rx) = ready.connect::<Buf, Buf>(&own).unwrap();
+        rx.post(pd.register(vec![0; 8]).unwrap()).unwrap();
+        tx.send(pd.register(vec![1; 8]).unwrap()).post().unwrap();
+        (cq, tx, rx)
+    }
+
+    /// Begins a poll that shows a completion, and forgets it.
+    fn forget_a_cursor(cq: &mut Cq) {
+        loop {
+            let poll = cq.start_poll().unwrap();
+            if poll.is_ready() {
+                return std::mem::forget(poll);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_was_forgotten_is_ended_first() {
+        static TABLE: OnceLock<Api> = OnceLock::new();
+        let api = TABLE.get_or_init(|| Api {
+            ibv_resize_cq: resize_locked,
+            ..*softverbs::api()
+        });
+        let (mut cq, _tx, _rx) = with_one(api);
+        let raw: *mut ibv_cq_ex = cq.shared().raw().cast();
+        // SAFETY: alive, and only this thread uses it.
+        unsafe {
+            END.set((*raw).end_poll);
+            (*raw).end_poll = Some(end);
+        }
+        forget_a_cursor(&mut cq);
+        cq.resize(128).unwrap();
+        assert!(cq.depth() >= 128);
+        assert!(cq.poll().unwrap().is_none(), "it was shown, and is gone");
+    }
+
+    #[test]
+    fn a_cursor_that_another_thread_forgot_is_an_error() {
+        let (mut cq, _tx, _rx) = with_one(softverbs::api());
+        let forgets = std::thread::spawn(move || {
+            forget_a_cursor(&mut cq);
+            cq
+        });
+        let mut cq = forgets.join().unwrap();
+        let depth = cq.depth();
+        let e = cq.resize(128).unwrap_err();
+        assert!(matches!(e, Error::CqBroken { .. }), "{e}");
         assert_eq!(cq.depth(), depth);
     }
 }
