@@ -90,7 +90,9 @@ impl Grower {
 
 fn run(growth: Growth, signal: &Signal, shared: &Weak<Shared>) {
     let mut unused = Unused::default();
-    let mut next_tick = growth.unused_for.map(|d| Instant::now() + d);
+    // So long that no clock holds it is never.
+    let tick_after = || Instant::now().checked_add(growth.unused_for?);
+    let mut next_tick = tick_after();
     loop {
         let mut state = signal.state.lock();
         let mut tick = false;
@@ -111,7 +113,7 @@ fn run(growth: Growth, signal: &Signal, shared: &Weak<Shared>) {
         };
         if tick {
             shared.release_unused(growth.ready, &mut unused);
-            next_tick = growth.unused_for.map(|d| Instant::now() + d);
+            next_tick = tick_after();
         }
         shared.grow_ahead(growth.ready);
     }

@@ -107,6 +107,16 @@ fn a_thread_of_the_pool_keeps_stock_ready() {
 }
 
 #[test]
+fn to_give_back_after_longer_than_a_clock_holds_is_never() {
+    let (pool, _) = growing(Growth {
+        ready: MIB,
+        unused_for: Some(Duration::MAX),
+    });
+    let _held = pool.alloc(4096).unwrap();
+    until(|| ready(&pool, 4096) >= MIB as usize / 4096);
+}
+
+#[test]
 fn growth_that_fails_ahead_of_use_hurts_nobody() {
     let (pool, source) = growing(Growth {
         ready: MIB,
