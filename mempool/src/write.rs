@@ -127,7 +127,9 @@ mod bytes_mut {
                 "{count} of {} bytes",
                 self.remaining()
             );
-            self.filled(count);
+            if count > 0 {
+                self.filled(count);
+            }
         }
 
         fn chunk_mut(&mut self) -> &mut UninitSlice {

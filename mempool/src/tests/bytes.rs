@@ -76,6 +76,10 @@ fn a_writer_takes_what_fits() {
     writer.chunk_mut()[..2].copy_from_slice(b"ab");
     // SAFETY: two bytes were written.
     unsafe { writer.advance_mut(2) };
+    std::io::Seek::seek(&mut writer, std::io::SeekFrom::Start(100)).unwrap();
+    // SAFETY: none was to be written.
+    unsafe { writer.advance_mut(0) };
+    assert_eq!(writer.written().len(), 10);
     assert_eq!(&writer.finish()[..], b"\x07\0\0\0fourab");
     let full = std::panic::catch_unwind(move || {
         let (pool, _) = user_pool(MIB);
