@@ -11,6 +11,7 @@ mod post;
 pub(crate) use op::Op;
 pub(crate) use post::{post_all, post_send};
 
+use crate::copy::copy;
 use crate::datagram::{self, Outboxes};
 use crate::execute::{Outcome, Reason, Work, execute_stored};
 use crate::link::{Link, rnr_timer};
@@ -220,10 +221,9 @@ impl SendQueue {
         if work.flags & INLINE != 0 {
             for sge in work.sges {
                 let to = &mut self.inline[slot * self.max_inline + inline..][..sge.length as usize];
+                // As all that the device reads: the caller's, and may be memory that others write.
                 // SAFETY: ibv_post_send's contract: inline data is readable during the call; the lengths were checked.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(sge.addr as *const u8, to.as_mut_ptr(), to.len())
-                };
+                unsafe { copy(to.as_mut_ptr(), sge.addr as *const u8, to.len()) };
                 inline += to.len();
             }
         } else {

@@ -2,6 +2,7 @@
 
 use super::null;
 use super::qp::{self, Qp};
+use crate::copy::copy;
 use crate::qp::Caps;
 use crate::qp_state::Service;
 use crate::send;
@@ -86,9 +87,26 @@ impl Batch {
         }
     }
 
-    fn set_inline<'a>(&mut self, bytes: impl Iterator<Item = &'a [u8]>, max: usize) {
+    /// Copies the bytes. No reference to them is made: others may be writing them.
+    ///
+    /// # Safety
+    ///
+    /// Each piece, address and length, can be read.
+    unsafe fn set_inline(
+        &mut self,
+        pieces: impl Iterator<Item = (*const c_void, usize)>,
+        max: usize,
+    ) {
         let from = self.inline.len();
-        bytes.for_each(|bytes| self.inline.extend_from_slice(bytes));
+        for (bytes, len) in pieces {
+            let at = self.inline.len();
+            self.inline.reserve(len);
+            // SAFETY: by contract, and there is room for as many.
+            unsafe {
+                copy(self.inline.as_mut_ptr().add(at), bytes.cast(), len);
+                self.inline.set_len(at + len);
+            }
+        }
         let range = from..self.inline.len();
         if range.len() > max {
             return self.fail(libc::EINVAL);
@@ -350,23 +368,12 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
     }
 }
 
-/// # Safety
-///
-/// The caller's bytes.
-unsafe fn bytes<'a>(addr: *const c_void, len: usize) -> &'a [u8] {
-    match len {
-        0 => &[],
-        // SAFETY: by contract.
-        _ => unsafe { core::slice::from_raw_parts(addr.cast(), len) },
-    }
-}
-
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, len: usize) {
     // SAFETY: module invariant of `verbs`; the caller has started.
     unsafe {
         let max = building(qp).max_inline;
         match len <= max {
-            true => batch(qp).set_inline([bytes(addr, len)].into_iter(), max),
+            true => batch(qp).set_inline([(addr.cast_const(), len)].into_iter(), max),
             false => batch(qp).fail(libc::EINVAL),
         }
     }
@@ -383,7 +390,8 @@ unsafe extern "C" fn set_inline_data_list(
             0 => &[],
             _ => core::slice::from_raw_parts(list, count),
         };
-        let pieces = list.iter().map(|piece| bytes(piece.addr, piece.length));
+        let piece = |piece: &ibv_data_buf| (piece.addr.cast_const(), piece.length);
+        let pieces = list.iter().map(piece);
         batch(qp).set_inline(pieces, building(qp).max_inline);
     }
 }
