@@ -135,7 +135,7 @@ impl CqShared {
     /// The shared receive queue is to have `depth` slots.
     pub(crate) fn resize_shared(&self, number: u32, depth: u32) -> Result<(), Error> {
         let mut tags = self.tags.lock();
-        let more = tags.shared_more(number, depth);
+        let more = tags.shared_grows(number, depth);
         self.room_for(&tags, more, false)?;
         tags.resize_shared(number, depth);
         Ok(())

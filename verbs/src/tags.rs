@@ -113,6 +113,14 @@ impl Tags {
         }
     }
 
+    /// What the shared queue would claim more with that depth: nothing where no queue pair takes from it any more.
+    pub(crate) fn shared_grows(&self, number: u32, depth: u32) -> u64 {
+        match self.shared.contains_key(&number) {
+            true => self.shared_more(number, depth),
+            false => 0,
+        }
+    }
+
     /// The shared queue claims another depth now.
     pub(crate) fn resize_shared(&mut self, number: u32, depth: u32) {
         if let Some(claim) = self.shared.get_mut(&number) {
@@ -234,6 +242,11 @@ mod tests {
         assert_eq!((tags.claimed(), tags.leftover()), (30, 150));
         tags.settle(tags.departed());
         assert_eq!(tags.leftover(), 0);
+        // Nobody shares it here any more, whatever its depth.
+        assert_eq!(
+            (tags.shared_grows(7, 400), tags.shared_grows(8, 400)),
+            (0, 370)
+        );
         // Never made: nothing is left.
         tags.leave_shared(8, false);
         assert_eq!((tags.claimed(), tags.leftover()), (0, 0));

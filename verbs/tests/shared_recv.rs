@@ -271,6 +271,22 @@ fn it_can_be_resized_where_the_device_can() {
     assert!(matches!(shared.resize(0), Err(Error::OutOfRange { .. })));
 }
 
+#[test]
+fn a_completion_queue_that_none_of_its_queue_pairs_uses_any_more_is_in_no_resize_s_way() {
+    let pd = device().alloc_pd().unwrap();
+    let [mut once, now] = [0, 1].map(|_| pd.context().cq(64).build().unwrap());
+    let mut shared = pd.shared_recv(8).build::<Buf>().unwrap();
+    drop(link(&pd, &shared, &once));
+    let _link = link(&pd, &shared, &now);
+    while once.poll().unwrap().is_some() {}
+    let all = pd.rc(&once).send_depth(once.depth() - 1).recv_depth(1);
+    let _all = all.build().unwrap();
+    match shared.resize(16) {
+        Ok(()) => assert_eq!(shared.depth(), 16),
+        Err(e) => assert!(matches!(e, Error::Unsupported { .. }), "{e}"),
+    }
+}
+
 /// A buffer that counts its drops.
 struct Tracked(Buf, Arc<AtomicUsize>);
 impl Drop for Tracked {
