@@ -291,3 +291,74 @@ fn memory_that_came_back_stays_as_it_is() {
     }
     assert!(back.check_all() > rounds as usize * 20);
 }
+
+/// A sender, and the queue pair behind it that takes from a shared queue.
+fn link(pd: &Pd, cq: &Cq, shared: &SharedRecvQueue<Kept>) -> [SendQueue<Kept>; 2] {
+    let builder = || pd.rc(cq).send_depth(8).recv_depth(0);
+    let (a, b) = (
+        builder().build().unwrap(),
+        builder().shared_recv(shared).build().unwrap(),
+    );
+    let (to_a, to_b) = (a.endpoint(), b.endpoint());
+    let (from, _nothing) = a.connect::<Kept, Kept>(&to_b).unwrap();
+    [from, b.connect(&to_a).unwrap()]
+}
+
+/// Queue pairs come and go, and fail, while their shared queue stays.
+#[test]
+fn what_a_shared_queue_gave_back_stays_as_it_is() {
+    let pd = device().alloc_pd().unwrap();
+    let back = Arc::new(Back::default());
+    let rounds = std::env::var("VERBATIM_CASES").map_or(20, |n| n.parse().unwrap());
+    for seed in 0..rounds {
+        let mut rng = Rng(seed);
+        let mut cq = pd.context().cq(1024).build().unwrap();
+        let mut shared = pd.shared_recv(32).build::<Kept>().unwrap();
+        let mut links = [0; 4].map(|_| link(&pd, &cq, &shared));
+        for _ in 0..400 {
+            let at = rng.below(4) as usize;
+            let len = 1 + rng.below(6000) as usize;
+            let work = || Kept(Some(buf(&pd, &vec![0xee; len])), back.clone());
+            match rng.below(24) {
+                0..8 => drop(shared.post(work())),
+                8..16 => drop(links[at][0].send(work()).signaled().post()),
+                16 => links[at][rng.below(2) as usize].set_error().unwrap(),
+                17 => {
+                    // What it had may still be polled; room for it is given back when nothing is left.
+                    let [from, to] = link(&pd, &cq, &shared);
+                    let [old_from, old_to] = std::mem::replace(&mut links[at], [from, to]);
+                    match rng.below(3) {
+                        0 => drop((old_from, old_to)),
+                        1 => drop((old_to.destroy().unwrap(), old_from)),
+                        _ => drop((old_to, old_from)),
+                    }
+                }
+                _ => {
+                    while let Some(wc) = cq.poll().unwrap() {
+                        let wc = match shared.redeem(wc) {
+                            Ok(done) => {
+                                drop(done);
+                                continue;
+                            }
+                            Err(stale) => stale.into_completion(),
+                        };
+                        let mut wc = Some(wc);
+                        for tx in links.iter_mut().flatten() {
+                            match wc.take().map(|wc| tx.retire(wc)) {
+                                Some(Ok(mut done)) => while tx.take(&mut done).is_some() {},
+                                Some(Err(stale)) => wc = Some(stale.into_completion()),
+                                None => break,
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        match rng.below(3) {
+            0 => drop((links, shared)),
+            1 => drop((shared, cq, links)),
+            _ => drop((cq, links, shared)),
+        }
+    }
+    assert!(back.check_all() > rounds as usize * 100);
+}
