@@ -135,8 +135,9 @@ impl CqCore {
         } = members;
         let (board, words) = (&*self.process.board, self.process.board.words());
         crowd.polls += 1;
-        if crowd.polls >= ALL_AFTER || self.unsure.load(Ordering::Acquire) {
-            self.unsure.store(false, Ordering::Relaxed);
+        if crowd.polls >= ALL_AFTER || self.unsure.load(Ordering::Relaxed) {
+            // In one step: a doubt that comes beside a plain store would go with it, and lanes be looked at before.
+            self.unsure.swap(false, Ordering::AcqRel);
             crowd.forget(board);
         }
         if self.noted.load(Ordering::Relaxed) {
