@@ -183,6 +183,27 @@ fn slots_of_expired_calls_come_back() {
     });
 }
 
+/// However long others have taken: a reply that has long been there is found before its caller gives up.
+#[test]
+fn replies_are_looked_for_before_their_time_is_over() {
+    bounded(|| {
+        let server = serve(server());
+        let slow = 1000 * u64::from(slowness());
+        for small in [true, false] {
+            let mut client = connect(&server, ReplyPath::Fetch);
+            // The second at least says how long requests take.
+            let calls = [(); 2].map(|()| client.submit(SLOW, slow.to_le_bytes(), patient()));
+            for call in calls {
+                call.unwrap().wait(&mut client).unwrap();
+            }
+            let bytes = pattern(if small { 10 } else { 3000 }, 1);
+            let soon = Deadline::after_ms(slow * 2 / 5);
+            let reply = client.call(ECHO, &bytes[..], soon).unwrap();
+            assert!(reply.bytes() == bytes);
+        }
+    });
+}
+
 #[test]
 fn a_server_that_goes_away_ends_the_calls() {
     bounded(|| {

@@ -370,7 +370,8 @@ impl Client {
             if let Some(fetcher) = fetcher {
                 header.code = fetcher.policy.units();
                 if header.code != 0 {
-                    fetcher.expect(slot, header.code, item.ready.pieces > 0, now);
+                    let long = item.ready.pieces > 0;
+                    fetcher.expect(slot, (header.code, long), now, item.deadline);
                 }
             }
             item.ready.describe(&mut header);

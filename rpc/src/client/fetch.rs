@@ -11,6 +11,7 @@ pub(super) use policy::Policy;
 
 use super::Client;
 use crate::clock::Moment;
+use crate::deadline::Deadline;
 use crate::error::{Lost, Violation};
 use crate::posted::Fetch;
 use crate::shelf::{self, ENTRY_HEAD, Fetched};
@@ -107,7 +108,17 @@ impl Fetcher {
     }
 
     /// A request has been posted whose reply will be on the shelf. It is `long` if the server has to READ it first.
-    pub fn expect(&mut self, slot: SlotId, units: u16, long: bool, now: Moment) {
+    ///
+    /// Whatever others have taken, it is looked for in the first half of the time until its deadline.
+    pub fn expect(
+        &mut self,
+        slot: SlotId,
+        (units, long): (u16, bool),
+        now: Moment,
+        deadline: Deadline,
+    ) {
+        let after = self.policy.first_after(long);
+        let after = after.min(deadline.leaves_ns(now) / 2);
         self.awaited.push(Awaited {
             slot,
             units,
@@ -115,7 +126,7 @@ impl Fetcher {
             rested: self.awaited.is_empty() && now.ns_since(self.last) > RESTED,
             failed: 0,
             requested: now,
-            due: now.after_ns(self.policy.first_after(long)),
+            due: now.after_ns(after),
             posted: now,
             reading: false,
             part: None,

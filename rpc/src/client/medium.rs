@@ -93,7 +93,7 @@ impl Client {
         if header.code != 0
             && let Some(fetcher) = &mut self.fetcher
         {
-            fetcher.expect(slot, header.code, false, now);
+            fetcher.expect(slot, (header.code, false), now, deadline);
         }
         let key = self.calls.begin(now, deadline, slot);
         let flight = &mut self.flights[slot.index as usize];

@@ -134,7 +134,7 @@ impl Client {
             if let Some(fetcher) = fetcher {
                 header.code = fetcher.policy.units();
                 if header.code != 0 {
-                    fetcher.expect(slot, header.code, false, now);
+                    fetcher.expect(slot, (header.code, false), now, small.deadline);
                 }
             }
             let key = calls.begin(now, small.deadline, slot);

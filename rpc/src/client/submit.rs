@@ -135,7 +135,7 @@ impl Client {
         if units != 0
             && let Some(fetcher) = &mut self.fetcher
         {
-            fetcher.expect(slot, units, header.pieces > 0, now);
+            fetcher.expect(slot, (units, header.pieces > 0), now, deadline);
         }
         if owner.is_none() {
             // Cannot free the slot: it has not been answered.
