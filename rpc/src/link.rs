@@ -144,13 +144,10 @@ impl Link {
         self.reads < self.most_reads && self.tx.free_slots() > CONTROL_RESERVE
     }
 
-    /// Most bytes that the next READ of a body fetches; 0 if there can be none now.
+    /// How long the next READ of a body is, of at most `len` bytes; `None` if there can be none now.
     #[inline]
-    pub fn room_to_read(&self) -> u32 {
-        match self.may_read() {
-            true => self.reading.room(),
-            false => 0,
-        }
+    pub fn room_to_read(&self, len: u32) -> Option<u32> {
+        self.reading.room(len).filter(|_| self.may_read())
     }
 
     /// Whether READs are on their way, as far as is known.

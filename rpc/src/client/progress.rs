@@ -344,9 +344,7 @@ impl Client {
         let Some(link) = &mut self.link else {
             return Ok(0);
         };
-        while let room @ 1.. = link.room_to_read()
-            && let Some(slot) = self.transfers.next()
-        {
+        while let Some(slot) = self.transfers.next() {
             let Some(transfer) = &mut self.flights[slot.index as usize].transfer else {
                 self.transfers.took(0);
                 continue;
@@ -360,7 +358,10 @@ impl Client {
                     self.slices.most(slice, alone)
                 }
             };
-            let next = transfer.next(most.min(room));
+            let Some(most) = link.room_to_read(most) else {
+                break;
+            };
+            let next = transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(transfer.left());
             if let Some((slice, source)) = next {

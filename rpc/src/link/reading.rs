@@ -27,18 +27,18 @@ impl Reading {
         Reading { most, longest, out }
     }
 
-    /// Most bytes that the next READ fetches; 0 if it has to wait for others.
+    /// How long a READ is that could have so many bytes; `None` if it has to wait for others. It is not made to fit beside them: many short ones would
+    /// follow it.
     #[inline]
-    pub fn room(&self) -> u32 {
-        let room = (self.most - self.out).min(self.longest);
-        // Little that is left beside others is not worth a READ.
-        if room < self.longest / 8 { 0 } else { room }
+    pub fn room(&self, len: u32) -> Option<u32> {
+        let len = len.min(self.longest);
+        (len <= self.most - self.out).then_some(len)
     }
 
     /// A READ of so many bytes, for which there is [room](Self::room), is on its way.
     #[inline]
     pub fn begin(&mut self, len: u32) {
-        debug_assert!(len <= self.room(), "I5: too many bytes in READs");
+        debug_assert_eq!(self.room(len), Some(len), "I5: too many bytes in READs");
         self.out += len;
     }
 
@@ -56,42 +56,42 @@ mod tests {
 
     #[test]
     fn where_packets_are_short_two_are_on_their_way() {
-        let longest = [256, 512, 1024, 2048, 4096].map(|mtu| Reading::new(mtu).room());
-        assert_eq!(longest, [32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20]);
+        let longest = |mtu| Reading::new(mtu).room(u32::MAX).unwrap() >> 10;
+        assert_eq!(
+            [256, 512, 1024, 2048, 4096].map(longest),
+            [32, 64, 128, 256, 1024]
+        );
         let mut reading = Reading::new(1024);
         reading.begin(128 << 10);
         reading.begin(100 << 10);
-        assert_eq!(reading.room(), 28 << 10);
-        reading.begin(20 << 10);
-        assert_eq!(reading.room(), 0, "a READ of 8 KiB");
-        reading.end(20 << 10);
-        reading.end(128 << 10);
-        assert_eq!(reading.room(), 128 << 10);
+        assert_eq!(reading.room(28 << 10), Some(28 << 10));
+        assert_eq!(reading.room((28 << 10) + 1), None, "not made to fit");
+        reading.end(100 << 10);
+        assert_eq!(reading.room(u32::MAX), Some(128 << 10));
     }
 
     proptest! {
         #[test]
         fn there_are_never_more_packets_than_queues_take(
             mtu in prop::sample::select(vec![256u32, 512, 1024, 2048, 4096]),
-            steps in prop::collection::vec((any::<bool>(), any::<u32>()), 0..100),
+            steps in prop::collection::vec((any::<bool>(), 1u32..2 << 20, any::<usize>()), 0..100),
         ) {
             let mut reading = Reading::new(mtu);
             let mut out = Vec::new();
-            for (begins, random) in steps {
-                match reading.room() {
-                    room @ 1.. if begins => {
-                        let len = 1 + random % room;
+            for (begins, len, which) in steps {
+                let room = reading.room(len);
+                prop_assert!(room.is_some() || !out.is_empty(), "there is room for one");
+                match room.filter(|_| begins) {
+                    Some(len) => {
                         reading.begin(len);
                         out.push(len);
                     }
-                    _ => {
-                        if !out.is_empty() {
-                            reading.end(out.swap_remove(random as usize % out.len()));
-                        }
+                    None if !out.is_empty() => {
+                        reading.end(out.swap_remove(which % out.len()));
                     }
+                    None => {}
                 }
                 prop_assert!(out.iter().sum::<u32>().div_ceil(mtu) <= 256);
-                prop_assert!(!out.is_empty() || reading.room() > 0);
             }
         }
     }

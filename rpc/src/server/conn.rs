@@ -483,9 +483,12 @@ impl Conn {
 
     /// Posts one READ, so that other requests get their turn in between.
     pub fn post_reads<H>(&mut self, host: &mut Host<H>) -> Result<usize, Lost> {
-        while let room @ 1.. = self.link.room_to_read()
-            && let Some(id) = self.transfers.next()
-        {
+        while let Some(id) = self.transfers.next() {
+            let alone = self.transfers.is_one() && !self.link.is_reading();
+            let most = host.slices.most(host.settings.read_slice, alone);
+            let Some(most) = self.link.room_to_read(most) else {
+                break;
+            };
             let state = &mut self.slots[id.index as usize].state;
             if let State::Waiting(waiting) = state {
                 let Waiting {
@@ -520,9 +523,7 @@ impl Conn {
                 self.transfers.took(0);
                 continue;
             };
-            let alone = self.transfers.is_one() && !self.link.is_reading();
-            let most = host.slices.most(host.settings.read_slice, alone);
-            let next = pull.transfer.next(most.min(room));
+            let next = pull.transfer.next(most);
             // Off the list with its last READ: the slot may be used again when that completes.
             self.transfers.took(pull.transfer.left());
             if let Some((slice, source)) = next {
