@@ -50,7 +50,7 @@ const SMALL: usize = 4 << 10;
 const BATCH: u8 = 16;
 /// Bytes that one READ fetches.
 const SLICE: usize = 256 << 10;
-/// Packets that it is answered with at most.
+/// Packets that all which are out are answered with at most. If that is less than a mebibyte, there can be two.
 const PACKETS: usize = 256;
 
 /// A device that is counted, with memory for one end.
@@ -130,9 +130,13 @@ fn check(row: &Row, inline: bool, mtu: usize) {
         true => 0,
         false => size.div_ceil(slice) as u64 * calls,
     };
-    let longest = (2 * SLICE).min(PACKETS * mtu);
-    let (of_requests, of_replies) = (slices(longest), slices(longest));
-    let shorter = slices(SLICE) - of_requests;
+    let longest = match PACKETS * mtu {
+        short if short < 1 << 20 => short / 2,
+        long => long,
+    };
+    let of_requests = slices(longest.min(2 * SLICE));
+    let of_replies = of_requests;
+    let shorter = slices(longest.min(SLICE)) - of_requests;
     // Where a ring is polled, an end that has nothing to do says so, with a WRITE if it has been woken since the last time, and a READ. How often is a matter of time; but it is
     // woken for each WRITE once at most.
     let mut asleep = 0;
